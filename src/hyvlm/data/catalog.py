@@ -1,0 +1,65 @@
+"""Data sets by name: ``open_data("coco:/data/coco", split="val2017")``; each entry says which content it can give.
+
+A sample set is a map-style data set with a stable order and a fingerprint of its content, so that a run can resume in the
+middle of an epoch, processes can share it without overlap, and embeddings can be cached.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+
+from torch.utils.data import Dataset
+
+from hyvlm.registry import Registry
+from hyvlm.types import Sample
+
+#: What a sample set is opened for: images with captions and parts; images with one class each; images with label sets.
+CONTENTS = ("pairs", "classes", "labels")
+
+
+class SampleSet(Dataset[Sample]):
+    """Samples in a stable order.
+
+    Attributes:
+        name: The data set and where it was read from, as the user gave it ("scenes", "coco:/data/coco").
+        split: Which split.
+        fingerprint: Hash of the content that a sample can depend on; equal fingerprints mean equal samples.
+        classes: Class names, for contents "classes" and "labels"; ``Sample.labels`` indexes them.
+        parents: Child name to parent name of the class taxonomy, where one is known.
+    """
+
+    name: str
+    split: str
+    fingerprint: str
+    classes: tuple[str, ...] = ()
+    parents: Mapping[str, str] | None = None
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def __getitem__(self, index: int) -> Sample:
+        """Raises :class:`hyvlm.types.BadSample` if this one sample cannot be used."""
+
+
+#: Called as ``opener(location, split=..., content=...)``; ``split`` None means the set's own default.
+Opener = Callable[..., SampleSet]
+DATASETS: Registry[Opener] = Registry("dataset")
+
+
+def open_data(spec: str, *, split: str | None = None, content: str = "pairs") -> SampleSet:
+    """Open ``"NAME"`` or ``"NAME:LOCATION"``; a bare path ending in a known suffix (.tar, .csv, .jsonl) needs no name.
+
+    Raises:
+        ValueError: Unknown data set, or one that does not offer ``content`` or ``split``.
+        FileNotFoundError: A file that should be there is not.
+    """
+    if content not in CONTENTS:
+        raise ValueError(f"unknown content {content!r}; known: {', '.join(CONTENTS)}")
+    name, _, location = spec.partition(":")
+    suffixes = {".tar": "shards", ".csv": "table", ".jsonl": "table", ".tsv": "table"}
+    for suffix, kind in suffixes.items():
+        if name not in DATASETS and spec.lower().endswith(suffix):
+            name, location = kind, spec
+    return DATASETS[name](location, split=split, content=content)

@@ -1,0 +1,3 @@
+from hyvlm.geometry.manifold import MANIFOLDS, Manifold
+
+__all__ = ["MANIFOLDS", "Manifold"]

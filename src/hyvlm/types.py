@@ -1,0 +1,132 @@
+"""The values that cross module borders: a sample on disk, a batch of tensors, views on the manifold, a loss, scores."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+Scores = dict[str, float]
+
+#: The group of a view names the index space its rows live in: wholes are one row a sample, parts 0..P rows a sample.
+GROUP_OF_VIEW = {"image": "whole", "text": "whole", "part_image": "part", "part_text": "part"}
+
+
+class BadSample(Exception):
+    """One sample cannot be used. ``reason`` is a short fixed phrase that counts are kept under; the text names the place."""
+
+    def __init__(self, reason: str, where: str) -> None:
+        super().__init__(f"{where}: {reason}")
+        self.reason = reason
+
+
+@dataclass
+class Part:
+    """A grounded part of an image: a crop (RGB) and the phrase that names it."""
+
+    image: Image.Image
+    text: str
+
+
+@dataclass
+class Sample:
+    """One image (RGB, upright) and what is known of it. Fields that a data set lacks stay empty."""
+
+    key: str
+    image: Image.Image
+    texts: list[str] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Batch:
+    """Tensors of one process's share of a batch. Parts are ragged: flat rows with ``owner``, never padded.
+
+    Attributes:
+        image: ``(B, 3, H, W)`` uint8.
+        text: ``(B, L)`` int64 token ids, 0-padded.
+        part_image: ``(M, 3, h, w)`` uint8, or None if no relation asks for it.
+        part_text: ``(M, l)`` int64, or None.
+        owner: ``(M,)`` int64, the row of ``image`` that each part belongs to.
+        keys: Names of the B samples.
+        skipped: How many samples were left out, by reason.
+        skipped_examples: Where the first few of them are.
+    """
+
+    image: Tensor
+    text: Tensor
+    part_image: Tensor | None
+    part_text: Tensor | None
+    owner: Tensor
+    keys: list[str]
+    skipped: Counter[str] = field(default_factory=Counter)
+    skipped_examples: list[str] = field(default_factory=list)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """A copy with every tensor on ``device``."""
+        moved = {k: v.to(device, non_blocking=True) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return Batch(**{**vars(self), **moved})
+
+
+@dataclass
+class Views:
+    """Points of every view over the whole (global) batch, and which rows this process owns.
+
+    In one process ``local`` covers everything. Over several, points are gathered once between model and objective: rows
+    of the loss come from ``local``, the candidates they are compared with from all points.
+
+    Attributes:
+        points: View name to points ``(N_view, D)`` on the manifold.
+        owner: Group name ("whole", "part") to ``(N_group,)`` int64: the whole that each row belongs to.
+        local: Group name to the slice of rows that this process owns.
+        world_size: Number of processes that share the batch.
+    """
+
+    points: dict[str, Tensor]
+    owner: dict[str, Tensor]
+    local: dict[str, slice]
+    world_size: int = 1
+
+    @classmethod
+    def single(
+        cls,
+        image: Tensor,
+        text: Tensor,
+        part_image: Tensor | None = None,
+        part_text: Tensor | None = None,
+        owner: Tensor | None = None,
+    ) -> Views:
+        """The views of a batch that lives in one process."""
+        given = {"image": image, "text": text, "part_image": part_image, "part_text": part_text}
+        if owner is None:
+            owner = torch.empty(0, dtype=torch.long, device=image.device)
+        owners = {"whole": torch.arange(len(image), device=image.device), "part": owner}
+        return cls(
+            points={k: v for k, v in given.items() if v is not None},
+            owner=owners,
+            local={k: slice(0, len(v)) for k, v in owners.items()},
+        )
+
+    def rows(self, view: str) -> Tensor:
+        """This process's rows of ``view``."""
+        return self.points[view][self.local[GROUP_OF_VIEW[view]]]
+
+
+@dataclass
+class LossOutput:
+    """What an objective returns.
+
+    Attributes:
+        total: Scalar to differentiate: this process's share; the sum over processes is the loss of the global batch.
+        terms: Unweighted value of every named term, detached; shares, like ``total``.
+        stats: Detached scalars for the log (mean radius by view, saturated share, scales, ...), already global or identical
+            on every process.
+    """
+
+    total: Tensor
+    terms: dict[str, Tensor]
+    stats: dict[str, Tensor] = field(default_factory=dict)
