@@ -1,0 +1,68 @@
+"""What ``hyvlm list`` and ``hyvlm env`` print."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import os
+import platform
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+from hyvlm.registry import unknown
+
+KINDS = ("methods", "recipes", "tasks", "models", "datasets", "prompts")
+
+
+def first_line(entry: object) -> str:
+    """The first line of an entry's docstring."""
+    return (inspect.getdoc(entry) or "").partition("\n")[0]
+
+
+def recipes() -> dict[str, str]:
+    """Every shipped recipe with its title comment."""
+    from hyvlm.config import recipe_names
+
+    folder = resources.files("hyvlm.recipes")
+    lines = {name: (folder / f"{name}.yaml").read_text(encoding="utf-8").partition("\n")[0] for name in recipe_names()}
+    return {name: line.lstrip("# ").partition("  Run:")[0] for name, line in lines.items()}
+
+
+def list_entries(kind: str) -> dict[str, str]:
+    """Names of one kind with a line of text each.
+
+    Raises:
+        ValueError: Unknown kind.
+    """
+    registry: Mapping[str, object]
+    if kind == "recipes":
+        return recipes()
+    if kind == "methods":
+        from hyvlm.methods import OBJECTIVES as registry
+    elif kind == "tasks":
+        from hyvlm.evaluation.task import TASKS as registry
+    elif kind == "models":
+        from hyvlm.models.presets import PRESETS as registry
+    elif kind == "datasets":
+        from hyvlm.data import DATASETS as registry
+    elif kind == "prompts":
+        from hyvlm.evaluation.classification import TEMPLATES as registry
+    else:
+        raise ValueError(unknown("kind", kind, list(KINDS)))
+    return {name: first_line(registry[name]) for name in registry}
+
+
+def environment() -> dict[str, Any]:
+    """Versions and hardware, as a bug report needs them."""
+    import torch
+
+    packages = ["hyvlm", "torch", "torchvision", "timm", "open_clip_torch", "accelerate", "numpy", "pillow"]
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "packages": {name: importlib.metadata.version(name) for name in packages},
+    }

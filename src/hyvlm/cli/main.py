@@ -1,0 +1,183 @@
+"""The command line. Each command parses, calls one public function of the library and prints what it returns.
+
+Exit codes: 0 done, 1 failed while running, 2 wrong usage, config or input (one line says what would be right), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import click
+import typer
+from rich.console import Console
+
+app = typer.Typer(
+    name="hyvlm",
+    help="Train, evaluate and understand hyperbolic vision-language models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(help="Prepare training data.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, e.g. train.steps=100")]
+Recipe = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe's name (hyvlm list recipes) or a YAML file")]
+Out = Annotated[Path | None, typer.Option("--out", "-o", "--output", help="Folder to write to")]
+
+
+def version(show: bool) -> None:
+    if show:
+        import hyvlm
+
+        print(f"hyvlm {hyvlm.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error")] = False,
+    show_version: Annotated[bool, typer.Option("--version", callback=version, is_eager=True)] = False,
+) -> None:
+    """Train, evaluate and understand hyperbolic vision-language models."""
+    if debug:
+        os.environ["HYVLM_DEBUG"] = "1"
+
+
+@app.command()
+def train(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    out: Out = None,
+    resume: Annotated[
+        str | None,
+        typer.Option("--resume", help="Continue: 'latest' (this run's newest checkpoint), a run folder or a checkpoint"),
+    ] = None,
+) -> None:
+    """Train a model as a recipe says. Under torchrun every process runs this same command."""
+    from hyvlm.config import load_config
+    from hyvlm.training.trainer import train as run
+
+    folder = out or Path("runs") / Path(recipe).stem
+    source = None if resume is None else folder if resume == "latest" else Path(resume)
+    print(f"run folder: {run(load_config(recipe, overrides), folder, resume=source)}")
+
+
+@app.command()
+def sweep(
+    recipe: Recipe,
+    overrides: Annotated[list[str], typer.Argument(metavar="KEY=A,B,C...", help="Settings; commas make a grid")],
+    out: Out = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs of each point of the grid")] = 1,
+) -> None:
+    """Train and evaluate every point of a grid with several seeds; print mean and interval. Rerun to resume."""
+    from hyvlm.training.sweep import sweep as run
+
+    Console().print(run(recipe, overrides, out or Path("runs") / f"{Path(recipe).stem}-sweep", seeds=seeds))
+
+
+@app.command("eval")
+def evaluate(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, a checkpoint or a saved model")],
+    task: Annotated[list[str], typer.Option("--task", help="classification, retrieval, hierarchy, ...; repeatable")],
+    data: Annotated[str, typer.Option("--data", "--dataset", help="NAME or NAME:LOCATION, e.g. coco:/data/coco")],
+    split: Annotated[str | None, typer.Option("--split", help="Split of the data set")] = None,
+    templates: Annotated[str | None, typer.Option("--templates", help="Prompt set, or a file of one a line")] = None,
+    hierarchy: Annotated[Path | None, typer.Option("--hierarchy", help="File of 'child parent' lines")] = None,
+    out: Out = None,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 64,
+    num_workers: Annotated[int, typer.Option("--num-workers", min=0)] = 2,
+) -> None:
+    """Evaluate a model on one data set; several tasks share one pass over the images."""
+    import hyvlm
+    from hyvlm.evaluation.report import results_table
+    from hyvlm.evaluation.runner import EvalSpec
+    from hyvlm.evaluation.runner import evaluate as run
+
+    specs = [
+        EvalSpec(task=name, data=data, split=split, templates=templates, hierarchy=str(hierarchy) if hierarchy else None)
+        for name in task
+    ]
+    loaded, _, tokenizer = hyvlm.load(model)
+    results = run(loaded, tokenizer, specs, out=out, batch_size=batch_size, workers=num_workers)
+    Console().print(results_table(results))
+    if out:
+        print(f"results: {out / 'results.json'}")
+
+
+@app.command()
+def demo(
+    out: Out = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of weights and data order")] = 0,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, changes the recipe uncha-tiny")] = None,
+) -> None:
+    """Train tiny UNCHA on the built-in scenes, evaluate it and write a small report."""
+    from hyvlm.demo import demo as run
+
+    report = run(out or Path("runs") / "demo", seed=seed, overrides=overrides)
+    print(f"report: {report}")
+
+
+@app.command("list")
+def list_(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="methods, recipes, tasks, models, datasets or prompts")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
+) -> None:
+    """List what the library knows of a kind."""
+    from hyvlm.cli.catalog import list_entries
+
+    entries = list_entries(kind)
+    if as_json:
+        print(json.dumps(entries, indent=2))
+        return
+    width = max((len(name) for name in entries), default=0)
+    for name, text in entries.items():
+        print(f"{name:<{width}}  {text}")
+
+
+@app.command()
+def env() -> None:
+    """Print what a bug report needs: versions, machine, devices."""
+    from hyvlm.cli.catalog import environment
+
+    print(json.dumps(environment(), indent=2))
+
+
+@data_app.command("prepare")
+def prepare(
+    layout: Annotated[str, typer.Argument(metavar="LAYOUT", help="grit: raw GRIT (shards, or parquet + images)")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Shard pattern or parquet file")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder for the processed shards")],
+) -> None:
+    """Turn raw grounded data into processed shards. Rerun after an interruption: finished shards are kept."""
+    from hyvlm.data.prepare import PREPARERS
+
+    report = PREPARERS[layout](source, out)
+    print(json.dumps(report, indent=2))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    try:
+        result = app(arguments, standalone_mode=False)
+    except click.UsageError as error:
+        error.show()
+        return 2
+    except (KeyboardInterrupt, click.Abort):
+        print("hyvlm: interrupted", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if os.environ.get("HYVLM_DEBUG") or not isinstance(error, ValueError | OSError | FloatingPointError):
+            raise
+        print(f"hyvlm: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2 if isinstance(error, ValueError | FileNotFoundError) else 1
+    return result if isinstance(result, int) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+"""A run is one typed config: a recipe (YAML), the recipe it may build on below it, ``key=value`` overrides above it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from omegaconf import MISSING, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from hyvlm.registry import Registry, unknown
+
+T = TypeVar("T")
+
+
+@dataclass
+class PartsConfig:
+    """Which parts of a sample are used at a visit: at most ``max``, the ``first`` ones or a ``random`` choice."""
+
+    max: int = 5
+    choice: str = "random"
+
+
+@dataclass
+class DataConfig:
+    """Training data, and how a sample becomes tensors. Sizes are in pixels."""
+
+    train: str = MISSING
+    split: str | None = None
+    image_size: int = 224
+    part_size: int = 224
+    augment: dict[str, Any] = field(default_factory=lambda: {"name": "crop", "scale": [0.5, 1.0]})
+    parts: PartsConfig = field(default_factory=PartsConfig)
+    caption: str = "random"
+    workers: int = 2
+
+
+@dataclass
+class TrainConfig:
+    """Optimizer, schedule and bookkeeping. ``batch_size`` is global, over all processes."""
+
+    steps: int = MISSING
+    batch_size: int = MISSING
+    lr: float = 5.0e-4
+    weight_decay: float = 0.2
+    decay_gains_and_biases: bool = False
+    betas: tuple[float, float] = (0.9, 0.98)
+    eps: float = 1.0e-8
+    warmup_steps: int = 4000
+    max_grad_norm: float | None = None
+    precision: str = "fp32"
+    seed: int = 0
+    log_every: int = 20
+    save_every: int = 5000
+    keep_checkpoints: int = 2
+    eval_every: int = 0
+
+
+@dataclass
+class EvalConfig:
+    """One evaluation of a run: a task on a data set."""
+
+    task: str = MISSING
+    data: str = MISSING
+    split: str | None = None
+    templates: str | None = None
+
+
+@dataclass
+class Config:
+    """All that a run depends on. ``objective``, ``manifold`` and ``model`` name an entry and its settings."""
+
+    objective: dict[str, Any] = MISSING
+    manifold: dict[str, Any] = MISSING
+    model: dict[str, Any] = MISSING
+    data: DataConfig = field(default_factory=DataConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    eval: list[EvalConfig] = field(default_factory=list)
+
+
+def recipe_names() -> list[str]:
+    """Names of the recipes that ship with the library."""
+    folder = resources.files("hyvlm.recipes")
+    return sorted(p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.endswith(".yaml"))
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """The settings of a shipped recipe or of a YAML file, its ``base`` recipe merged below it.
+
+    Raises:
+        ValueError: No such recipe, or a file that is not a YAML mapping.
+        FileNotFoundError: A path that does not exist.
+    """
+    if name.endswith((".yaml", ".yml")):
+        path = Path(name)
+        if not path.is_file():
+            raise FileNotFoundError(f"recipe file {name} does not exist")
+        text = path.read_text(encoding="utf-8")
+    elif name in recipe_names():
+        text = (resources.files("hyvlm.recipes") / f"{name}.yaml").read_text(encoding="utf-8")
+    else:
+        raise ValueError(f"{unknown('recipe', name, recipe_names())} List them: hyvlm list recipes")
+    try:
+        read = OmegaConf.to_container(OmegaConf.create(text))
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
+        raise ValueError(f"recipe {name} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(read, dict):
+        raise ValueError(f"recipe {name} must be a mapping of sections, found {type(read).__name__}")
+    settings = {str(key): value for key, value in read.items()}
+    base = settings.pop("base", None)
+    return merge_settings(read_recipe(base), settings) if base else settings
+
+
+def merge_settings(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """``above`` laid over ``below``, mapping by mapping; a section that names another entry replaces the one below."""
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            same_entry = all(value.get(k, old.get(k)) == old.get(k) for k in ("name", "preset"))
+            value = merge_settings(old, value) if same_entry else dict(value)
+        merged[key] = value
+    return merged
+
+
+def load_config(recipe: str | Mapping[str, Any], overrides: list[str] | None = None) -> Config:
+    """The config of a run.
+
+    Args:
+        recipe: A shipped recipe's name, a YAML file, or the settings themselves.
+        overrides: ``key=value`` with a dotted key; the value is YAML (``train.steps=100``, ``data.parts={max: 1}``).
+    Raises:
+        ValueError: An unknown recipe or key, or a value of the wrong type; says which and what would be right.
+    """
+    settings = read_recipe(recipe) if isinstance(recipe, str) else dict(recipe)
+    for override in overrides or []:
+        if not override.partition("=")[0] or "=" not in override:
+            raise ValueError(f"override {override!r} is not of the form key=value, such as train.steps=100")
+        try:
+            nested = OmegaConf.to_container(OmegaConf.from_dotlist([override]))
+        except (yaml.YAMLError, OmegaConfBaseException) as error:
+            raise ValueError(f"the value of {override!r} is not valid YAML") from error
+        assert isinstance(nested, dict)
+        settings = merge_settings(settings, {str(key): value for key, value in nested.items()})
+    check_keys(settings, Config, "")
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(Config), settings)
+        config = OmegaConf.to_object(merged)
+    except OmegaConfBaseException as error:
+        raise ValueError(f"config: {str(error).splitlines()[0]} (key {error.full_key or '?'})") from error
+    assert isinstance(config, Config)
+    check_values(config)
+    return config
+
+
+def check_keys(settings: Mapping[str, Any], schema: type, prefix: str) -> None:
+    """Raise ValueError at the first key that ``schema`` does not have, with the nearest one that it has."""
+    fields = {f.name: f.default_factory for f in schema.__dataclass_fields__.values()}  # type: ignore[attr-defined]
+    for key, value in settings.items():
+        if key not in fields:
+            raise ValueError(unknown("config key", f"{prefix}{key}", [f"{prefix}{name}" for name in fields]))
+        section = fields[key]
+        if isinstance(value, Mapping) and inspect.isclass(section) and hasattr(section, "__dataclass_fields__"):
+            check_keys(value, section, f"{prefix}{key}.")
+
+
+def check_values(config: Config) -> None:
+    """Raise ValueError for values that no run can use."""
+    positive = {
+        "train.steps": config.train.steps,
+        "train.batch_size": config.train.batch_size,
+        "train.lr": config.train.lr,
+        "train.log_every": config.train.log_every,
+        "train.save_every": config.train.save_every,
+        "train.keep_checkpoints": config.train.keep_checkpoints,
+        "data.image_size": config.data.image_size,
+        "data.part_size": config.data.part_size,
+    }
+    for key, value in positive.items():
+        if value <= 0:
+            raise ValueError(f"{key} must be positive, got {value}")
+    for key, value in {"data.parts.max": config.data.parts.max, "data.workers": config.data.workers}.items():
+        if value < 0:
+            raise ValueError(f"{key} must not be negative, got {value}")
+    choices = {
+        "train.precision": (config.train.precision, ["fp32", "bf16", "fp16"]),
+        "data.parts.choice": (config.data.parts.choice, ["random", "first"]),
+        "data.caption": (config.data.caption, ["random", "first"]),
+    }
+    for key, (choice, known) in choices.items():
+        if choice not in known:
+            raise ValueError(unknown(key, choice, known))
+
+
+def to_yaml(config: Config) -> str:
+    """The resolved config as YAML, as a run folder keeps it; :func:`load_config` reads it back."""
+    return OmegaConf.to_yaml(OmegaConf.structured(config))
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """The resolved config as plain containers."""
+    plain = OmegaConf.to_container(OmegaConf.structured(config))
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
+
+
+def build(registry: Registry[Callable[..., T]], section: Mapping[str, Any], where: str, key: str = "name") -> T:
+    """Call the registry entry that ``section[key]`` names with the rest of the section as keywords.
+
+    Raises:
+        ValueError: No or an unknown name, or a setting that the entry does not take.
+    """
+    if key not in section:
+        raise ValueError(f"config section {where} needs a {key}; known: {', '.join(registry)}")
+    builder = registry[str(section[key])]
+    settings = {str(k): v for k, v in section.items() if k != key}
+    known = [p.name for p in inspect.signature(builder).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    for name in settings:
+        if name not in known:
+            raise ValueError(unknown(f"setting of {where} {section[key]!r}", name, known))
+    return builder(**settings)

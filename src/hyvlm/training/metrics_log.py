@@ -1,0 +1,87 @@
+"""What a run writes while it trains: ``metrics.jsonl`` (one object a logged step), TensorBoard, a progress bar."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch.utils.tensorboard import SummaryWriter
+
+console = Console(stderr=True)
+
+
+def peak_memory_mb() -> float:
+    """Largest memory so far, in MB: of the GPU where there is one, else of this process."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+class MetricsLog:
+    """Writes logged steps of the main process; a context manager that owns the progress bar.
+
+    On resume the lines of steps that will be done again are dropped first.
+
+    Args:
+        run: The run folder.
+        steps: Steps of the whole run.
+        start: Step that training starts from.
+    """
+
+    def __init__(self, run: Path, *, steps: int, start: int) -> None:
+        self.path = run / "metrics.jsonl"
+        kept = []
+        if self.path.is_file():
+            kept = [line for line in self.path.read_text().splitlines() if json.loads(line)["step"] <= start]
+        self.path.write_text("".join(f"{line}\n" for line in kept))
+        self.board = SummaryWriter(str(run / "tensorboard"), purge_step=start + 1)
+        self.interactive = console.is_terminal
+        self.progress = Progress(
+            TextColumn("train"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+            disable=not self.interactive,
+        )
+        self.bar = self.progress.add_task("train", total=steps, completed=start, note="")
+        self.printed = time.monotonic()
+        self.steps = steps
+
+    def __enter__(self) -> MetricsLog:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+        self.board.close()
+
+    def advance(self, step: int) -> None:
+        """Show that ``step`` steps are done."""
+        self.progress.update(self.bar, completed=step)
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Append one row (it has a ``step``) and show its loss and throughput."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        for name, value in row.items():
+            if isinstance(value, int | float) and name != "step":
+                self.board.add_scalar(name, value, row["step"])
+        if "loss" not in row:
+            return
+        contrast = sum(v for k, v in row.items() if k.startswith("term/contrast"))
+        entail = sum(v for k, v in row.items() if k.startswith("term/entail"))
+        note = f"loss {row['loss']:.3f}  contrast {contrast:.2f}  entail {entail:.2f}  {row['samples_per_s']:.0f}/s"
+        self.progress.update(self.bar, note=note)
+        if not self.interactive and (time.monotonic() - self.printed > 10 or row["step"] in (1, self.steps)):
+            self.printed = time.monotonic()
+            console.print(f"step {row['step']}/{self.steps}  {note}", highlight=False)

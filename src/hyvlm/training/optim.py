@@ -1,0 +1,55 @@
+"""AdamW with the lineage's parameter groups, and linear warm-up followed by a cosine to zero."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from hyvlm.config import TrainConfig
+
+
+def is_learnable_scalar(name: str) -> bool:
+    """Whether a parameter is a curvature, temperature or projection scale: they are stored as logarithms, ``log_*``."""
+    return "log_" in name
+
+
+def decayed(name: str, parameter: nn.Parameter, *, gains_and_biases: bool) -> bool:
+    """Whether weight decay acts: on matrices always, on gains and biases if asked, on learnable scalars never."""
+    return not is_learnable_scalar(name) and (parameter.ndim > 1 or gains_and_biases)
+
+
+def build_optimizer(named: Iterable[tuple[str, nn.Parameter]], config: TrainConfig) -> torch.optim.AdamW:
+    """AdamW over the ``named`` parameters that learn.
+
+    The released runs of the MERU lineage decayed gains and biases through a slip (``gain_bias_decay = 0.0`` is falsy);
+    ``train.decay_gains_and_biases`` reproduces that.
+    """
+    groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+    for name, parameter in named:
+        if parameter.requires_grad:
+            groups[decayed(name, parameter, gains_and_biases=config.decay_gains_and_biases)].append(parameter)
+    return torch.optim.AdamW(
+        [
+            {"params": groups[True], "weight_decay": config.weight_decay},
+            {"params": groups[False], "weight_decay": 0.0},
+        ],
+        lr=config.lr,
+        betas=config.betas,
+        eps=config.eps,
+        fused=True,
+    )
+
+
+def learning_rate(step: int, config: TrainConfig) -> float:
+    """The rate of step 0, 1, ...: linear up to ``lr`` over ``warmup_steps``, then half a cosine to zero at ``steps``.
+
+    A function of the step alone, so a resumed run needs no scheduler state to continue exactly.
+    """
+    warmup = min(config.warmup_steps, config.steps)
+    if step < warmup:
+        return config.lr * (step + 1) / warmup
+    done = (step - warmup) / max(1, config.steps - warmup)
+    return config.lr * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))

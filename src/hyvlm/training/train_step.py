@@ -1,0 +1,42 @@
+"""One batch to one loss: towers, lift, gather over processes, objective."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from hyvlm.methods.method import Objective
+from hyvlm.models.dual_encoder import DualEncoder
+from hyvlm.training.distributed import gather_views
+from hyvlm.types import Batch, LossOutput
+
+
+class TrainStep(nn.Module):
+    """Model and objective as one module, so that every learning parameter sits under one data-parallel wrapper."""
+
+    def __init__(self, model: DualEncoder, objective: Objective) -> None:
+        super().__init__()
+        self.model = model
+        self.objective = objective
+
+    def forward(self, batch: Batch) -> LossOutput:
+        """This process's share of the loss of the global batch; see :class:`LossOutput`."""
+        inputs = {view: getattr(batch, view) for view in self.objective.views}
+        points = {view: self.encode(view, tensor) for view, tensor in inputs.items()}
+        return self.objective(self.model.manifold, gather_views(points, batch.owner))
+
+    def encode(self, view: str, tensor: Tensor) -> Tensor:
+        """Points of one view. A process without rows encodes a blank one and drops it: its parameters stay in the graph."""
+        encode = self.model.encode_image if view.endswith("image") else self.model.encode_text
+        if len(tensor):
+            return encode(tensor)
+        return encode(torch.zeros(1, *tensor.shape[1:], dtype=tensor.dtype, device=tensor.device))[:0]
+
+    @torch.no_grad()
+    def constrain_(self) -> dict[str, float]:
+        """Bring the learnable scalars back inside their bounds; returns the ones that were outside, by name."""
+        scalars = {n: p for n, p in self.named_parameters() if "log_" in n}
+        before = {n: p.clone() for n, p in scalars.items()}
+        self.model.constrain_()
+        self.objective.constrain_()
+        return {n: float(p.exp().mean()) for n, p in scalars.items() if not torch.equal(before[n], p)}

@@ -1,0 +1,248 @@
+"""The training loop: ``train(config, out)`` leaves a run folder that evaluates, resumes and explains itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+
+import hyvlm
+from hyvlm.config import Config, build, to_dict, to_yaml
+from hyvlm.data.catalog import open_data
+from hyvlm.data.views import TrainViews, train_loader
+from hyvlm.evaluation.runner import EvalSpec, evaluate
+from hyvlm.methods.method import OBJECTIVES, Objective
+from hyvlm.models.dual_encoder import build_model
+from hyvlm.models.tokenizer import Tokenizer
+from hyvlm.training.checkpoint import (
+    State,
+    find_checkpoint,
+    load_checkpoint,
+    optimizer_by_name,
+    restore_optimizer,
+    save_checkpoint,
+)
+from hyvlm.training.distributed import sum_over_ranks
+from hyvlm.training.metrics_log import MetricsLog, console, peak_memory_mb
+from hyvlm.training.optim import build_optimizer, learning_rate
+from hyvlm.training.train_step import TrainStep
+from hyvlm.types import Batch, LossOutput
+
+
+def build_objective(config: Config) -> Objective:
+    """The objective that a config names."""
+    return build(OBJECTIVES, config.objective, "objective")
+
+
+def train(config: Config, out: Path, *, resume: Path | None = None) -> Path:
+    """Train as ``config`` says and return the run folder ``out``.
+
+    The folder holds ``config.yaml``, ``metrics.jsonl``, ``tensorboard/``, ``checkpoints/step_N/`` and, where the config
+    lists evaluations, ``results.json``. Under torchrun every process calls this; the batch size is that of all together.
+
+    Args:
+        resume: A checkpoint, or a run folder whose newest one is meant. The optimizer and the schedule continue; if the
+            config names another objective, what it shares with the old one continues and the rest starts afresh.
+    Raises:
+        ValueError: A config that cannot run; ``out`` already holds another run.
+        FileNotFoundError: Data or checkpoint missing.
+        FloatingPointError: The loss is not finite.
+    """
+    return Trainer(config, out, resume=resume).run()
+
+
+class Trainer:
+    """One run: what :func:`train` builds, and the loop over it."""
+
+    def __init__(self, config: Config, out: Path, *, resume: Path | None = None) -> None:
+        self.config, self.out = config, out
+        checkpoint = find_checkpoint(resume) if resume else None
+        if checkpoint is None and (out / "checkpoints").is_dir():
+            raise ValueError(f"{out} already holds a run; continue it with --resume or choose another folder with --out")
+        if config.train.precision == "fp16" and not torch.cuda.is_available():
+            raise ValueError("train.precision=fp16 needs a GPU; on a CPU use fp32 or bf16")
+        precision = "no" if config.train.precision == "fp32" else config.train.precision
+        self.accelerator = Accelerator(mixed_precision=precision)
+        torch.manual_seed(config.train.seed)
+
+        model = build_model({"model": config.model, "manifold": config.manifold, "image_size": config.data.image_size})
+        self.module = TrainStep(model, build_objective(config))
+        self.state = State(step=0, world_size=self.accelerator.num_processes, optimizer={}, rng=[])
+        if checkpoint:
+            self.state = load_checkpoint(checkpoint, model, self.module.objective)
+        optimizer = build_optimizer(self.module.named_parameters(), config.train)
+        self.step_module, self.optimizer = self.accelerator.prepare(self.module, optimizer)
+        self.module = self.accelerator.unwrap_model(self.step_module)
+        if checkpoint:
+            self.restore(checkpoint)
+
+        self.tokenizer = Tokenizer()
+        self.samples = open_data(config.data.train, split=config.data.split)
+        self.views = TrainViews(self.samples, config.data, self.module.objective.views, self.tokenizer, config.train.seed)
+        self.skipped: Counter[str] = Counter()
+        self.warned: set[str] = set()
+        self.seen = 0
+        self.clock = time.monotonic()
+
+    def restore(self, checkpoint: Path) -> None:
+        """Put the optimizer and the random state of a checkpoint back, and say what changed since."""
+        fresh = restore_optimizer(self.optimizer.optimizer, self.module, self.state.optimizer)
+        if self.state.world_size == self.accelerator.num_processes:
+            torch.set_rng_state(self.state.rng[self.accelerator.process_index])
+        step = self.state.step
+        self.say(f"resuming {checkpoint} at step {step}; learning rate {learning_rate(step, self.config.train):.3g}")
+        if fresh:
+            self.say(f"no saved state for {', '.join(fresh)}: their optimizer state starts afresh")
+        if step >= self.config.train.steps:
+            raise ValueError(f"{checkpoint} is at step {step} of {self.config.train.steps}; raise train.steps to go on")
+
+    def say(self, text: str) -> None:
+        """Print a line once, from the main process."""
+        if self.accelerator.is_main_process:
+            console.print(f"hyvlm: {text}", highlight=False, markup=False)
+
+    def run(self) -> Path:
+        """Train to the last step, then evaluate."""
+        config, start = self.config.train, self.state.step
+        self.write_header()
+        loader = train_loader(
+            self.views,
+            batch_size=config.batch_size,
+            workers=self.config.data.workers,
+            seed=config.seed,
+            rank=self.accelerator.process_index,
+            world_size=self.accelerator.num_processes,
+            start_step=start,
+            steps=config.steps,
+        )
+        main = self.accelerator.is_main_process
+        log = MetricsLog(self.out, steps=config.steps, start=start) if main else None
+        try:
+            if log:
+                log.__enter__()
+            self.loop(loader, log)
+        finally:
+            if log:
+                log.__exit__()
+        if self.config.eval:
+            self.evaluate(self.out)
+        self.accelerator.end_training()
+        return self.out
+
+    def loop(self, loader: Sequence[Batch], log: MetricsLog | None) -> None:
+        """The steps that are left."""
+        config = self.config.train
+        self.step_module.train()
+        for batch in loader:
+            output = self.optimize(batch.to(self.accelerator.device))
+            self.state.step += 1
+            step = self.state.step
+            self.seen += len(batch.image)
+            self.skipped.update(batch.skipped)
+            last = step == config.steps
+            if log:
+                log.advance(step)
+            if step == 1 or step % config.log_every == 0 or last:
+                row = self.log_row(output)
+                if log:
+                    log.write(row)
+            if step % config.save_every == 0 or last:
+                self.save()
+            if config.eval_every and step % config.eval_every == 0 and not last:
+                scores = self.evaluate(None)
+                if log:
+                    log.write({"step": step, **scores})
+
+    def optimize(self, batch: Batch) -> LossOutput:
+        """One optimizer step on one batch."""
+        config = self.config.train
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.state.step, config)
+        output = self.step_module(batch)
+        if not torch.isfinite(output.total):
+            terms = ", ".join(f"{k}={v:.4g}" for k, v in output.terms.items() if not torch.isfinite(v))
+            raise FloatingPointError(f"loss is not finite at step {self.state.step + 1}: {terms or 'no single term is'}")
+        # Data-parallel wrappers average gradients over processes; the loss is a sum of shares.
+        self.accelerator.backward(output.total * self.accelerator.num_processes)
+        if config.max_grad_norm is not None:
+            self.accelerator.clip_grad_norm_(self.step_module.parameters(), config.max_grad_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        for name, value in self.module.constrain_().items():
+            if name not in self.warned:
+                self.warned.add(name)
+                self.say(f"warning: {name} reached its bound ({value:.4g} after exp) at step {self.state.step + 1}")
+        return output
+
+    def log_row(self, output: LossOutput) -> dict[str, Any]:
+        """One line of ``metrics.jsonl``; every process takes part."""
+        shares = {"loss": output.total.detach(), **{f"term/{k}": v for k, v in output.terms.items()}}
+        shares["samples"] = torch.tensor(float(self.seen))
+        summed = sum_over_ranks(shares)
+        skipped = sum(gather_object([self.skipped]), Counter())
+        elapsed = time.monotonic() - self.clock
+        self.clock, self.seen = time.monotonic(), 0
+        samples = summed.pop("samples")
+        step = self.state.step
+        return {
+            "step": step,
+            "epoch": step * self.config.train.batch_size / len(self.samples),
+            "lr": learning_rate(step - 1, self.config.train),
+            **summed,
+            **{k: float(v) for k, v in output.stats.items()},
+            "image_scale": float(self.module.model.image_log_scale.exp()),
+            "text_scale": float(self.module.model.text_log_scale.exp()),
+            "samples_per_s": samples / max(elapsed, 1e-9),
+            "memory_mb": peak_memory_mb(),
+            **{f"skipped/{reason}": count for reason, count in skipped.items()},
+        }
+
+    def save(self) -> None:
+        """Write a checkpoint; every process takes part."""
+        self.state.rng = gather_object([torch.get_rng_state()])
+        self.state.world_size = self.accelerator.num_processes
+        if self.accelerator.is_main_process:
+            self.state.optimizer = optimizer_by_name(self.optimizer.optimizer, self.module)
+            save_checkpoint(
+                self.out, self.module.model, self.module.objective, self.state, keep=self.config.train.keep_checkpoints
+            )
+        self.accelerator.wait_for_everyone()
+
+    def evaluate(self, out: Path | None) -> dict[str, float]:
+        """Scores of every evaluation in the config, by name; the main process works, the others wait."""
+        scores: dict[str, float] = {}
+        if self.accelerator.is_main_process:
+            specs = [EvalSpec(**vars(entry)) for entry in self.config.eval]
+            results = evaluate(self.module.model, self.tokenizer, specs, out=out)
+            scores = {f"eval/{r.task}/{k}": v for r in results for k, v in r.scores.items()}
+        self.step_module.train()
+        self.accelerator.wait_for_everyone()
+        return scores
+
+    def write_header(self) -> None:
+        """Write what the run is: the resolved config and the versions it ran with."""
+        if not self.accelerator.is_main_process:
+            return
+        self.out.mkdir(parents=True, exist_ok=True)
+        write: dict[str, Callable[[], str]] = {
+            "config.yaml": lambda: to_yaml(self.config),
+            "env.json": lambda: json.dumps({"hyvlm": hyvlm.__version__, "torch": torch.__version__}),
+        }
+        for name, text in write.items():
+            temporary = self.out / f".{name}"
+            temporary.write_text(text(), encoding="utf-8")
+            os.replace(temporary, self.out / name)
+        parameters = sum(p.numel() for p in self.module.parameters() if p.requires_grad)
+        settings = to_dict(self.config)["train"]
+        self.say(
+            f"{len(self.samples)} samples of {self.samples.name}, {parameters / 1e6:.1f} M parameters, "
+            f"{settings['steps']} steps of {settings['batch_size']} on {self.accelerator.num_processes} process(es)"
+        )
