@@ -84,9 +84,10 @@ class Config:
 
 
 def recipe_names() -> list[str]:
-    """Names of the recipes that ship with the library."""
+    """Names of the recipes that ship with the library; files with a leading underscore are only built on."""
     folder = resources.files("hyvlm.recipes")
-    return sorted(p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.endswith(".yaml"))
+    files = (p.name for p in folder.iterdir() if p.name.endswith(".yaml"))
+    return sorted(name.removesuffix(".yaml") for name in files if not name.startswith("_"))
 
 
 def read_recipe(name: str) -> dict[str, Any]:
@@ -96,13 +97,14 @@ def read_recipe(name: str) -> dict[str, Any]:
         ValueError: No such recipe, or a file that is not a YAML mapping.
         FileNotFoundError: A path that does not exist.
     """
+    shipped = resources.files("hyvlm.recipes") / f"{name}.yaml"
     if name.endswith((".yaml", ".yml")):
         path = Path(name)
         if not path.is_file():
             raise FileNotFoundError(f"recipe file {name} does not exist")
         text = path.read_text(encoding="utf-8")
-    elif name in recipe_names():
-        text = (resources.files("hyvlm.recipes") / f"{name}.yaml").read_text(encoding="utf-8")
+    elif shipped.is_file():
+        text = shipped.read_text(encoding="utf-8")
     else:
         raise ValueError(f"{unknown('recipe', name, recipe_names())} List them: hyvlm list recipes")
     try:
