@@ -16,11 +16,14 @@ GROUP_OF_VIEW = {"image": "whole", "text": "whole", "part_image": "part", "part_
 
 
 class BadSample(Exception):
-    """One sample cannot be used. ``reason`` is a short fixed phrase that counts are kept under; the text names the place."""
+    """One sample cannot be used. ``reason`` is a short fixed phrase that counts are kept under, ``where`` the place."""
 
     def __init__(self, reason: str, where: str) -> None:
-        super().__init__(f"{where}: {reason}")
-        self.reason = reason
+        super().__init__(reason, where)  # both, so that it survives pickling on its way out of a loader's process
+        self.reason, self.where = reason, where
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.reason}"
 
 
 @dataclass
@@ -33,13 +36,21 @@ class Part:
 
 @dataclass
 class Sample:
-    """One image (RGB, upright) and what is known of it. Fields that a data set lacks stay empty."""
+    """One image (RGB, upright) and what is known of it. Fields that a data set lacks stay empty.
+
+    Attributes:
+        labels: Classes that are there, as indices into the set's ``classes``.
+        ignored: Classes that are neither there nor absent (all their objects are marked difficult): not to be scored.
+        dropped: Parts that could not be used, with the reason of each.
+    """
 
     key: str
     image: Image.Image
     texts: list[str] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
+    ignored: list[int] = field(default_factory=list)
+    dropped: list[BadSample] = field(default_factory=list)
 
 
 @dataclass
@@ -53,8 +64,9 @@ class Batch:
         part_text: ``(M, l)`` int64, or None.
         owner: ``(M,)`` int64, the row of ``image`` that each part belongs to.
         keys: Names of the B samples.
-        skipped: How many samples were left out, by reason.
+        skipped: How many samples were left out, by reason; parts are counted under "part: REASON".
         skipped_examples: Where the first few of them are.
+        truncated: How many texts were longer than the tokenizer's context and lost their end.
     """
 
     image: Tensor
@@ -65,6 +77,11 @@ class Batch:
     keys: list[str]
     skipped: Counter[str] = field(default_factory=Counter)
     skipped_examples: list[str] = field(default_factory=list)
+    truncated: int = 0
+
+    def pin_memory(self) -> Batch:
+        """A copy in page-locked memory (called by the DataLoader), from where copies to a GPU are asynchronous."""
+        return Batch(**{k: v.pin_memory() if isinstance(v, Tensor) else v for k, v in vars(self).items()})
 
     def to(self, device: torch.device | str) -> Batch:
         """A copy with every tensor on ``device``."""
@@ -123,8 +140,8 @@ class LossOutput:
     Attributes:
         total: Scalar to differentiate: this process's share; the sum over processes is the loss of the global batch.
         terms: Unweighted value of every named term, detached; shares, like ``total``.
-        stats: Detached scalars for the log (mean radius by view, saturated share, scales, ...), already global or identical
-            on every process.
+        stats: Detached scalars for the log (mean radius by view, saturated share, scales, ...), already global or
+            identical on every process.
     """
 
     total: Tensor

@@ -1,7 +1,7 @@
 """Data sets by name: ``open_data("coco:/data/coco", split="val2017")``; each entry says which content it can give.
 
-A sample set is a map-style data set with a stable order and a fingerprint of its content, so that a run can resume in the
-middle of an epoch, processes can share it without overlap, and embeddings can be cached.
+A sample set is a map-style data set with a stable order and a fingerprint of its content, so that a run can resume in
+the middle of an epoch, processes can share it without overlap, and embeddings can be cached.
 """
 
 from __future__ import annotations

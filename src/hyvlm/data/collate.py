@@ -1,0 +1,69 @@
+"""From the views of single samples to the tensors of a batch, ragged in the parts, with the skipped samples counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hyvlm.data.views import Item
+from hyvlm.types import BadSample, Batch
+
+#: A batch names this many of the samples that it had to skip.
+MAX_EXAMPLES = 5
+
+
+@dataclass(frozen=True)
+class Collate:
+    """Joins items to a :class:`hyvlm.types.Batch`; called by the DataLoader, also with no item at all.
+
+    Args:
+        image_size, part_size: Sides in pixels, for batches that hold no sample or no part.
+        parts: Whether the batch has part views; without them ``part_image`` and ``part_text`` are None.
+    """
+
+    image_size: int
+    part_size: int
+    parts: bool = True
+
+    def __call__(self, items: Sequence[Item | BadSample]) -> Batch:
+        good = [item for item in items if isinstance(item, Item)]
+        bad = [item for item in items if isinstance(item, BadSample)]
+        dropped = [part for item in good for part in item.dropped]
+        sizes = torch.tensor([len(item.part_text) for item in good], dtype=torch.long)
+        return Batch(
+            image=torch.stack([i.image for i in good]) if good else _no_pixels(self.image_size),
+            text=trim(torch.stack([i.text for i in good])) if good else _no_tokens(),
+            part_image=_join([i.part_image for i in good], _no_pixels(self.part_size)) if self.parts else None,
+            part_text=trim(_join([i.part_text for i in good], _no_tokens())) if self.parts else None,
+            owner=torch.repeat_interleave(torch.arange(len(good)), sizes),
+            keys=[item.key for item in good],
+            skipped=Counter(b.reason for b in bad) + Counter(f"part: {b.reason}" for b in dropped),
+            skipped_examples=[str(b) for b in [*bad, *dropped][:MAX_EXAMPLES]],
+            truncated=sum(item.truncated for item in good),
+        )
+
+
+def trim(tokens: Tensor) -> Tensor:
+    """``(N, L)`` without the columns that pad every row; at least one column stays.
+
+    Zero is also the id of a character ("!"), so only columns after the last token of the longest row go.
+    """
+    used = (tokens != 0).any(0).nonzero()
+    return tokens[:, : int(used.max()) + 1 if len(used) else 1]
+
+
+def _no_pixels(size: int) -> Tensor:
+    return torch.empty(0, 3, size, size, dtype=torch.uint8)
+
+
+def _no_tokens() -> Tensor:
+    return torch.empty(0, 1, dtype=torch.long)
+
+
+def _join(rows: list[Tensor], empty: Tensor) -> Tensor:
+    rows = [r for r in rows if len(r)]
+    return torch.cat(rows) if rows else empty

@@ -1,0 +1,146 @@
+"""Training views of a sample: which caption, which parts, augmented pixels and tokens, all a function of the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from hyvlm.data.catalog import SampleSet
+from hyvlm.data.transforms import train_transform
+from hyvlm.types import BadSample, Part, Sample
+
+#: Texts to token ids ``(N, L)``, int64, padded with 0 after the end token.
+Tokenize = Callable[[list[str]], Tensor]
+
+
+@dataclass
+class Item:
+    """The training views of one sample; P parts, 0 included.
+
+    Attributes:
+        key: The sample's name.
+        image: ``(3, H, W)`` uint8.
+        text: ``(L,)`` int64.
+        part_image: ``(P, 3, h, w)`` uint8.
+        part_text: ``(P, L)`` int64.
+        dropped: Parts that could not be used.
+        truncated: How many of the texts lost their end to the tokenizer's context.
+    """
+
+    key: str
+    image: Tensor
+    text: Tensor
+    part_image: Tensor
+    part_text: Tensor
+    dropped: list[BadSample] = field(default_factory=list)
+    truncated: int = 0
+
+
+class TrainViews(Dataset[Item | BadSample]):
+    """Training views over a :class:`SampleSet`, indexed by ``(epoch, index)``.
+
+    Every random choice is a function of ``(seed, epoch, index)``, whatever process draws it.
+
+    Args:
+        samples: A set opened with content "pairs".
+        tokenizer: Texts to token ids.
+        views: The views that the objective names; parts are decoded only if a part view is among them.
+        image_size: Side of the wholes in pixels.
+        part_size: Side of the parts, by default that of the wholes.
+        augment: The recipe's augmentation, see :func:`hyvlm.data.transforms.train_transform`; parts draw their own.
+        parts: ``max`` parts a sample and the ``choice`` among them: "first" takes them in the set's order, "random"
+            anew at each visit. A part that cannot be used is replaced by the next, and counted.
+        captions: "random" draws one of the captions at each visit, "first" always takes the first.
+        seed: Seed of all of it.
+        strict: Raise :class:`BadSample` instead of returning it.
+    """
+
+    def __init__(
+        self,
+        samples: SampleSet,
+        tokenizer: Tokenize,
+        *,
+        image_size: int,
+        augment: Mapping[str, Any],
+        views: Sequence[str] = ("image", "text", "part_image", "part_text"),
+        part_size: int | None = None,
+        parts: Mapping[str, Any] | None = None,
+        captions: str = "random",
+        seed: int = 0,
+        strict: bool = False,
+    ) -> None:
+        self.max_parts, self.choice = _part_settings({} if parts is None else parts)
+        if captions not in ("random", "first"):
+            raise ValueError(f"captions is 'random' or 'first', got {captions!r}")
+        if not any(view.startswith("part_") for view in views):
+            self.max_parts = 0
+        self.samples, self.tokenizer, self.captions, self.seed, self.strict = samples, tokenizer, captions, seed, strict
+        self.image_size, self.part_size = image_size, part_size or image_size
+        self.transform = train_transform(augment, self.image_size)
+        self.part_transform = train_transform(augment, self.part_size)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, item: tuple[int, int]) -> Item | BadSample:
+        """The views of sample ``index`` in ``epoch``, or why it has none (a value, for a batch goes on without it)."""
+        epoch, index = item
+        with torch.random.fork_rng(devices=[]):
+            (state,) = np.random.SeedSequence((self.seed, epoch, index)).generate_state(1, np.uint64)
+            torch.default_generator.manual_seed(int(state) >> 1)
+            try:
+                return self._views(self.samples[index])
+            except BadSample as bad:
+                if self.strict:
+                    raise
+                return bad
+
+    def _views(self, sample: Sample) -> Item:
+        if not sample.texts:
+            raise BadSample("no caption", f"sample {sample.key!r}")
+        caption = sample.texts[_draw(len(sample.texts)) if self.captions == "random" else 0]
+        image = self.transform(sample.image)
+        texts, crops, dropped = [caption], [], list(sample.dropped) if self.max_parts else []
+        for number in self._order(sample.parts):
+            if len(crops) == self.max_parts:
+                break
+            try:
+                crops.append(self.part_transform(sample.parts[number].image))
+                texts.append(sample.parts[number].text)
+            except BadSample as bad:
+                if self.strict:
+                    raise
+                dropped.append(bad)
+        before = getattr(self.tokenizer, "truncated", 0)
+        tokens = self.tokenizer(texts)
+        truncated = getattr(self.tokenizer, "truncated", 0) - before
+        empty = torch.empty(0, 3, self.part_size, self.part_size, dtype=torch.uint8)
+        part_image = torch.stack(crops) if crops else empty
+        return Item(sample.key, image, tokens[0], part_image, tokens[1:], dropped, truncated)
+
+    def _order(self, parts: list[Part]) -> list[int]:
+        if not self.max_parts:
+            return []
+        return torch.randperm(len(parts)).tolist() if self.choice == "random" else list(range(len(parts)))
+
+
+def _draw(n: int) -> int:
+    return int(torch.randint(n, ()))
+
+
+def _part_settings(parts: Mapping[str, Any]) -> tuple[int, str]:
+    unknown = set(parts) - {"max", "choice"}
+    if unknown:
+        raise ValueError(f"parts takes max and choice, got {', '.join(sorted(map(str, unknown)))}")
+    most, choice = parts.get("max", 1), parts.get("choice", "random")
+    if not isinstance(most, int) or most < 0:
+        raise ValueError(f"parts.max is a number of parts, 0 or more, got {most!r}")
+    if choice not in ("random", "first"):
+        raise ValueError(f"parts.choice is 'random' or 'first', got {choice!r}")
+    return most, choice
