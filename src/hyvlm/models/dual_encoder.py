@@ -1,0 +1,208 @@
+"""The model: two towers, a projection each, a learnable scale each, and the manifold that their points live on."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, cast
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor, nn
+
+from hyvlm.geometry import MANIFOLDS, Manifold, ProductLorentz, Sphere
+from hyvlm.models.presets import ModelConfig, resolve_model
+from hyvlm.models.towers import ImageTower, TextTower
+from hyvlm.registry import unknown
+
+
+class DualEncoder(nn.Module):
+    """Images and texts to points of one manifold.
+
+    Features (tower, then projection) are vectors of the tangent space at the origin; scaled and lifted they are points.
+    The same towers serve wholes and parts. The scales start at ``1 / sqrt(D)``, so that points start near unit norm
+    (Desai et al. 2023, Section 3.1; for a product, D is a factor's), and stay at most 1; a sphere has none.
+
+    Args:
+        config: Shapes of the towers, width D of the embedding, pixel statistics.
+        manifold: Where points live and what scores them: a recipe's ``manifold`` section (:func:`build_manifold`).
+    Attributes:
+        image_log_scale, text_log_scale: Logarithms of the scales: scalars, ``(F,)`` for a product of F factors, None
+            on the sphere.
+        pixel_mean, pixel_std: Buffers ``(3, 1, 1)``, for pixels in [0, 1].
+        config: Plain dict that :func:`build_model` builds this model from; saved beside the weights.
+    """
+
+    pixel_mean: Tensor
+    pixel_std: Tensor
+    image_log_scale: nn.Parameter | None
+    text_log_scale: nn.Parameter | None
+
+    def __init__(self, config: ModelConfig, manifold: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.config: dict[str, Any] = {"model": config.to_dict(), "manifold": dict(manifold)}
+        self.manifold = build_manifold(manifold)
+        self.image_tower = ImageTower(**asdict(config.image))
+        self.text_tower = TextTower(**asdict(config.text))
+        self.image_projection = nn.Linear(config.image.width, config.dim, bias=False)
+        self.text_projection = nn.Linear(config.text.width, config.dim, bias=False)
+        for projection in (self.image_projection, self.text_projection):
+            nn.init.normal_(projection.weight, std=projection.in_features**-0.5)
+        for name in ("image_log_scale", "text_log_scale"):
+            self.register_parameter(name, _initial_log_scale(config.dim, self.manifold))
+        self.register_buffer("pixel_mean", torch.tensor(config.pixel_mean).view(3, 1, 1))
+        self.register_buffer("pixel_std", torch.tensor(config.pixel_std).view(3, 1, 1))
+
+    @property
+    def dim(self) -> int:
+        """Width D of features and points."""
+        return self.image_projection.out_features
+
+    def image_features(self, pixels: Tensor) -> Tensor:
+        """Tangent vectors before scaling, ``(B, D)``.
+
+        Args:
+            pixels: ``(B, 3, H, W)``, uint8 in 0..255 or floating in [0, 1], not normalised; H and W are any
+                multiples of the patch. B may be 0.
+        Raises:
+            ValueError: For another shape or type.
+        """
+        patch = self.image_tower.patch
+        if pixels.ndim != 4 or pixels.shape[1] != 3 or pixels.shape[2] % patch or pixels.shape[3] % patch:
+            raise ValueError(f"images must be (B, 3, H, W), H and W divisible by {patch}, got {tuple(pixels.shape)}")
+        full = 1.0
+        if not pixels.is_floating_point():
+            if pixels.dtype != torch.uint8:
+                raise ValueError(f"pixels must be uint8 in 0..255 or floating in [0, 1], got {pixels.dtype}")
+            full = 255.0
+        pixels = (pixels.to(self.pixel_mean.dtype) - full * self.pixel_mean) / (full * self.pixel_std)
+        return cast(Tensor, self.image_projection(self.image_tower(pixels)))
+
+    def text_features(self, tokens: Tensor) -> Tensor:
+        """Tangent vectors before scaling, ``(B, D)``, of token ids ``(B, L)``, 0-padded. B may be 0.
+
+        The cost is that of the longest text, not of L; padding does not change a feature.
+
+        Raises:
+            ValueError: If L exceeds the context length, or tokens are not a matrix of whole numbers.
+        """
+        context = self.text_tower.context_length
+        if tokens.ndim != 2 or tokens.is_floating_point() or not 1 <= tokens.shape[1] <= context:
+            raise ValueError(
+                f"tokens must be whole numbers (B, L), 1 <= L <= {context}, got {tokens.dtype} {tuple(tokens.shape)}"
+            )
+        return cast(Tensor, self.text_projection(self.text_tower(tokens)))
+
+    def lift_image(self, features: Tensor) -> Tensor:
+        """Image features ``(..., D)`` to points ``(..., D)``, in float32 (float64 stays) whatever the autocast."""
+        return self._lift(features, self.image_log_scale)
+
+    def lift_text(self, features: Tensor) -> Tensor:
+        """Text features ``(..., D)`` to points ``(..., D)``, in float32 (float64 stays) whatever the autocast."""
+        return self._lift(features, self.text_log_scale)
+
+    def _lift(self, features: Tensor, log_scale: Tensor | None) -> Tensor:
+        with torch.autocast(features.device.type, enabled=False):
+            features = _at_least_float32(features)
+            if log_scale is not None:
+                blocks = features.unflatten(-1, (log_scale.numel(), -1))  # one, or one per factor of a product
+                features = (blocks * log_scale.exp().unsqueeze(-1)).flatten(-2)
+            return self.manifold.lift(features)
+
+    def encode_image(self, pixels: Tensor) -> Tensor:
+        """Points ``(B, D)`` of images; see :meth:`image_features`."""
+        return self.lift_image(self.image_features(pixels))
+
+    def encode_text(self, tokens: Tensor) -> Tensor:
+        """Points ``(B, D)`` of texts; see :meth:`text_features`."""
+        return self.lift_text(self.text_features(tokens))
+
+    def class_points(self, tokens: Tensor, *, chunk: int = 1024) -> Tensor:
+        """One point per class, ``(C, D)``, from its prompts.
+
+        Args:
+            tokens: ``(C, P, L)``, P prompts a class.
+            chunk: Texts that pass the tower at a time; bounds memory, changes no result.
+        """
+        if tokens.ndim != 3:
+            raise ValueError(f"prompts must be (classes, prompts, L), got {tuple(tokens.shape)}")
+        features = torch.cat([self.text_features(t) for t in tokens.flatten(0, 1).split(chunk)])
+        return self.ensemble(features.unflatten(0, tokens.shape[:2]))
+
+    def ensemble(self, features: Tensor) -> Tensor:
+        """Features of prompts ``(C, P, D)`` to one point per class ``(C, D)``.
+
+        The mean is taken in the tangent space, before scaling and lift; on the sphere, of normalised features.
+        """
+        with torch.autocast(features.device.type, enabled=False):
+            mean = self.manifold.average_features(_at_least_float32(features), dim=1)
+        return self.lift_text(mean)
+
+    def score(self, x: Tensor, y: Tensor) -> Tensor:
+        """What ranks ``x`` ``(N, D)`` against ``y`` ``(M, D)``, ``(N, M)``, higher is closer: the manifold's score."""
+        return self.manifold.score(x, y)
+
+    @torch.no_grad()
+    def constrain_(self) -> None:
+        """Bring scales and curvature back inside their bounds; call after an optimizer step."""
+        for log_scale in (self.image_log_scale, self.text_log_scale):
+            if log_scale is not None:
+                log_scale.clamp_(max=0.0)
+        self.manifold.constrain_()
+
+
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _initial_log_scale(dim: int, manifold: Manifold) -> nn.Parameter | None:
+    if isinstance(manifold, Sphere):
+        return None
+    if isinstance(manifold, ProductLorentz):
+        if dim % manifold.factors:
+            raise ValueError(f"model.dim must be divisible by manifold.factors, got {dim} and {manifold.factors}")
+        return nn.Parameter(torch.full((manifold.factors,), -0.5 * math.log(dim / manifold.factors)))
+    return nn.Parameter(torch.tensor(-0.5 * math.log(dim)))
+
+
+def build_manifold(section: Mapping[str, Any]) -> Manifold:
+    """The manifold that a recipe's ``manifold`` section describes: ``name`` and that class's keyword arguments.
+
+    Raises:
+        ValueError: For an unknown name or key, or a value the manifold refuses.
+    """
+    if "name" not in section:
+        raise ValueError(f"manifold.name is missing; known: {', '.join(MANIFOLDS)}")
+    settings = {key: value for key, value in section.items() if key != "name"}
+    manifold = MANIFOLDS[str(section["name"])]
+    parameters = {
+        key: parameter
+        for key, parameter in inspect.signature(manifold).parameters.items()
+        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    }
+    for key in settings:
+        if key not in parameters:
+            raise ValueError(unknown("manifold key", str(key), [*parameters, "name"]))
+    for key, parameter in parameters.items():
+        if parameter.default is parameter.empty and key not in settings:
+            raise ValueError(f"manifold.{key} is missing; '{section['name']}' needs it")
+    return manifold(**settings)
+
+
+def build_model(config: Mapping[str, Any] | DictConfig) -> DualEncoder:
+    """A freshly initialised model.
+
+    Args:
+        config: A recipe, or its two sections ``model`` (see :func:`hyvlm.models.presets.resolve_model`) and
+            ``manifold`` (see :func:`build_manifold`); other sections are not looked at.
+    Raises:
+        ValueError: If a section is missing or says something that no model has; one sentence that names the key.
+    """
+    if isinstance(config, DictConfig):
+        config = cast(Mapping[str, Any], OmegaConf.to_container(config, resolve=True))
+    for section in ("model", "manifold"):
+        if not isinstance(config.get(section), Mapping):
+            raise ValueError(f"the configuration needs a section '{section}' with keys, got {config.get(section)!r}")
+    return DualEncoder(resolve_model(config["model"]), config["manifold"])

@@ -1,0 +1,139 @@
+"""Model configurations: what a recipe's ``model`` section may say, and the presets it may start from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from typing import Any, TypeVar, get_type_hints
+
+from hyvlm.registry import Registry, unknown
+
+STEM_STRIDE = 8  # three convolutions of stride 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageTowerConfig:
+    """Arguments of :class:`hyvlm.models.towers.ImageTower`, which explains them."""
+
+    image_size: int = 224
+    patch: int = 16
+    width: int
+    depth: int
+    heads: int
+    stem: bool = False
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads or self.width % 4:
+            raise ValueError(
+                f"model.image.width must be divisible by 4 and by model.image.heads, got {self.width} and {self.heads}"
+            )
+        if self.image_size % self.patch:
+            raise ValueError(
+                f"model.image.image_size must be divisible by model.image.patch, got {self.image_size} and {self.patch}"
+            )
+        if self.stem and self.patch != STEM_STRIDE:
+            raise ValueError(f"model.image.patch must be {STEM_STRIDE}, the stem's stride, got {self.patch}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextTowerConfig:
+    """Arguments of :class:`hyvlm.models.towers.TextTower`, which explains them."""
+
+    context_length: int = 77
+    vocab_size: int = 49408
+    width: int = 512
+    depth: int = 12
+    heads: int = 8
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise ValueError(
+                f"model.text.width must be divisible by model.text.heads, got {self.width} and {self.heads}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Both towers, the width of the common embedding, and the pixel statistics that images are normalised with."""
+
+    image: ImageTowerConfig
+    text: TextTowerConfig = field(default_factory=TextTowerConfig)
+    dim: int = 512
+    pixel_mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    pixel_std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dicts, lists and numbers, as YAML and JSON know them."""
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+
+
+PRESETS: Registry[ModelConfig] = Registry("model preset")
+
+PRESETS.register("tiny")(
+    ModelConfig(
+        image=ImageTowerConfig(image_size=64, patch=STEM_STRIDE, width=128, depth=3, heads=4, stem=True),
+        text=TextTowerConfig(width=128, depth=2, heads=4),
+        dim=128,
+    )
+)
+PRESETS.register("vit-s-16")(ModelConfig(image=ImageTowerConfig(width=384, depth=12, heads=12)))
+PRESETS.register("vit-b-16")(ModelConfig(image=ImageTowerConfig(width=768, depth=12, heads=12)))
+PRESETS.register("vit-l-16")(ModelConfig(image=ImageTowerConfig(width=1024, depth=24, heads=16)))
+PRESETS.register("vit-l-14")(ModelConfig(image=ImageTowerConfig(patch=14, width=1024, depth=24, heads=16)))
+
+
+def resolve_model(section: Mapping[str, Any]) -> ModelConfig:
+    """The configuration that a recipe's ``model`` section describes.
+
+    Args:
+        section: ``preset`` names where to start from; every other key (those of :class:`ModelConfig`, with the towers'
+            keys nested under ``image`` and ``text``) overrides it. Without a preset nothing is assumed beyond the
+            defaults that the classes above show.
+    Raises:
+        ValueError: For an unknown preset or key, a missing key, a value of another type, or shapes that do not fit.
+    """
+    for key in section:
+        if key not in (known := [*get_type_hints(ModelConfig), "preset"]):
+            raise ValueError(unknown("model key", str(key), known))
+    values = dict(section)
+    preset = values.pop("preset", None)
+    if preset is not None:
+        start = PRESETS[str(preset)].to_dict()
+        for key, value in values.items():
+            nested = isinstance(value, Mapping) and isinstance(start.get(key), dict)
+            start[key] = {**start[key], **value} if nested else value
+        values = start
+    return _parse(ModelConfig, values, "model")
+
+
+T = TypeVar("T")
+
+
+def _parse(cls: type[T], values: Any, where: str) -> T:
+    """``cls`` from plain values, with errors that name the key."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{where} must be a section with keys, got {values!r}")
+    types = get_type_hints(cls)
+    for key in values:
+        if key not in types:
+            raise ValueError(unknown(f"{where} key", str(key), types))
+    for f in fields(cls):  # type: ignore[arg-type]
+        if f.name not in values and f.default is MISSING and f.default_factory is MISSING:
+            raise ValueError(f"{where}.{f.name} is missing; give it or name a model.preset ({', '.join(PRESETS)})")
+    return cls(**{key: _parse_value(types[key], value, f"{where}.{key}") for key, value in values.items()})
+
+
+def _parse_value(kind: Any, value: Any, where: str) -> Any:
+    if kind is bool:
+        if isinstance(value, bool):
+            return value
+        raise ValueError(f"{where} must be true or false, got {value!r}")
+    if kind is int:
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+        raise ValueError(f"{where} must be a positive whole number, got {value!r}")
+    if kind == tuple[float, float, float]:
+        if isinstance(value, list | tuple) and len(value) == 3 and all(isinstance(v, int | float) for v in value):
+            return tuple(float(v) for v in value)
+        raise ValueError(f"{where} must be three numbers, one a colour channel, got {value!r}")
+    return _parse(kind, value, where)

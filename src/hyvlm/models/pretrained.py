@@ -1,0 +1,138 @@
+"""Models as files: ``model.safetensors`` beside ``config.json``. Nothing that is loaded can run code."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import hyvlm
+from hyvlm.models.dual_encoder import DualEncoder, build_model
+from hyvlm.models.tokenizer import Tokenizer
+
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+
+
+def save_model(model: DualEncoder, folder: str | Path) -> Path:
+    """Write the model's weights and configuration into ``folder``, which is made if need be.
+
+    Each file is written under a temporary name and renamed, so that a reader never meets half a file.
+
+    Returns:
+        ``folder``.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
+    config = json.dumps({"hyvlm_version": hyvlm.__version__, **model.config}, indent=2)
+    part = ".partial"
+    save_file(weights, folder / (WEIGHTS + part))
+    (folder / (CONFIG + part)).write_text(config + "\n", encoding="utf-8")
+    for name in (WEIGHTS, CONFIG):
+        os.replace(folder / (name + part), folder / name)
+    return folder
+
+
+def load(
+    path: str | Path, *, device: torch.device | str = "cpu"
+) -> tuple[DualEncoder, Callable[[Image.Image], Tensor], Tokenizer]:
+    """Rebuild a saved model, ready to encode.
+
+    Args:
+        path: A folder that :func:`save_model` wrote, or a run folder: then its newest complete ``checkpoints/step_N``.
+        device: Where the model goes.
+    Returns:
+        The model (eval mode, float32); its preprocessing, a PIL image to uint8 ``(3, H, W)``; its tokenizer.
+    Raises:
+        FileNotFoundError: If there is no model at ``path``.
+        ValueError: If a file is cut short or not what its name says, or weights and configuration do not fit.
+    """
+    from hyvlm.data.transforms import eval_transform
+
+    folder = find_model(path)
+    model = build_model(_read_config(folder / CONFIG))
+    weights = _read_weights(folder / WEIGHTS)
+    check_state_dict(model, weights, str(folder / WEIGHTS))
+    model.load_state_dict(weights)
+    preprocess = eval_transform(model.image_tower.image_size)
+    return model.eval().to(device), preprocess, Tokenizer(model.text_tower.context_length)
+
+
+def find_model(path: str | Path) -> Path:
+    """The folder with ``model.safetensors`` and ``config.json`` that ``path`` leads to.
+
+    ``path`` may be that folder, its weights file, a run folder, its ``checkpoints`` folder or ``checkpoints/latest`` (a
+    link, or a file that holds a folder's name). Of several steps the newest complete one is taken.
+
+    Raises:
+        FileNotFoundError: If it leads to none.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"no model at '{path}': there is no such file or folder")
+    if path.name == WEIGHTS:
+        path = path.parent
+    if path.is_file():
+        if path.name != "latest":
+            raise FileNotFoundError(f"'{path}' is not a model: expected {WEIGHTS}, or a folder with it and {CONFIG}")
+        path = path.parent / path.read_text(encoding="utf-8").strip()
+    steps = [
+        p for root in (path, path / "checkpoints") for p in root.glob("step_*") if re.fullmatch(r"step_\d+", p.name)
+    ]
+    newest_first = sorted(steps, key=lambda p: int(p.name.removeprefix("step_")), reverse=True)
+    for folder in (path, path / "model", *newest_first, *(p / "model" for p in newest_first)):
+        if (folder / WEIGHTS).is_file() and (folder / CONFIG).is_file():
+            return folder
+    raise FileNotFoundError(f"no model in '{path}': expected {WEIGHTS} and {CONFIG}, there or in checkpoints/step_N")
+
+
+def check_state_dict(model: torch.nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
+    """Raise a one-line ValueError that names the first difference if ``weights`` do not fit ``model``."""
+    expected = model.state_dict()
+    for key, value in expected.items():
+        if key not in weights:
+            raise ValueError(
+                f"{source}: '{key}' is missing; its configuration needs it with shape {tuple(value.shape)}"
+            )
+        if weights[key].shape != value.shape:
+            found, wanted = tuple(weights[key].shape), tuple(value.shape)
+            raise ValueError(f"{source}: '{key}' has shape {found}, but the configuration needs {wanted}")
+    surplus = [key for key in weights if key not in expected]
+    if surplus:
+        raise ValueError(f"{source}: '{surplus[0]}' has no place in the configured model ({len(surplus)} such keys)")
+
+
+def fingerprint(model: DualEncoder) -> str:
+    """16 hexadecimal digits that change with any weight or setting: the key of the model's cached embeddings."""
+    digest = hashlib.sha256(json.dumps(model.config, sort_keys=True).encode())
+    for key, value in sorted(model.state_dict().items()):
+        digest.update(f"{key} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()[:16]
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is not a JSON file: {error}") from error
+    if not isinstance(config, dict):
+        raise ValueError(f"{path} must hold the sections 'model' and 'manifold', got a {type(config).__name__}")
+    return config
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"{path} is cut short or not a safetensors file: {error}") from error

@@ -1,0 +1,117 @@
+"""The two encoders: timm's vision transformer and open_clip's text transformer, cut to what a dual encoder needs."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from open_clip.transformer import TextTransformer
+from timm.layers import HybridEmbed, LayerNorm2d, build_sincos2d_pos_embed
+from timm.models.vision_transformer import VisionTransformer
+from timm.models.vision_transformer_hybrid import ConvStem
+from torch import Tensor, nn
+
+
+def sincos_positions(grid: tuple[int, int], width: int) -> Tensor:
+    """Fixed 2-D sine-cosine positions ``(1, 1 + rows * columns, width)``; the class token's is zero.
+
+    The first half of the channels encodes the row and the second the column, each as all sines, then all cosines: what
+    MoCo-v3 and MERU store, whose variable names say the opposite (their ``meshgrid`` puts "w" on the slow axis).
+    """
+    table = build_sincos2d_pos_embed(list(grid), dim=width, interleave_sin_cos=True)
+    return torch.cat([torch.zeros(1, width), table])[None]
+
+
+class ImageTower(VisionTransformer):
+    """Pre-norm vision transformer with class-token pooling, LayerNorm eps 1e-5 and fixed sine-cosine positions.
+
+    Positions are a buffer, made for ``image_size``. Images of another size (crops, other aspect ratios) pass through
+    the same tower; timm then interpolates the table, so that positions are relative to the image's edges. A loaded
+    table is therefore used as it is at its own size.
+
+    Args:
+        image_size: Side in pixels of the square images that positions are stored for.
+        patch: Side of a patch in pixels. With ``stem`` it must equal the stem's stride, 8.
+        width, depth, heads: Of the transformer. ViT-S/16 has 12 heads in the MERU lineage, not the usual 6.
+        stem: Replace the linear patch projection by three 3x3 convolutions of stride 2. It trains faster from little
+            data (Xiao et al. 2021); normalised per position, not per batch, so a sample's features depend on it alone.
+    Shape:
+        ``(B, 3, H, W)`` -> ``(B, width)``, H and W divisible by ``patch``. An empty batch gives an empty result that is
+        still connected to the parameters (with zero gradients), as data-parallel training needs.
+    """
+
+    def __init__(self, *, image_size: int, patch: int, width: int, depth: int, heads: int, stem: bool = False) -> None:
+        conv_stem = {}
+        if stem:
+            channels = (width // 4, width // 2, width)
+            backbone = ConvStem(channels=channels, norm_layer=LayerNorm2d, act_layer=nn.GELU)
+            conv_stem = {"embed_layer": partial(HybridEmbed, backbone=backbone, proj=False)}
+        super().__init__(
+            img_size=image_size,
+            patch_size=1 if stem else patch,
+            embed_dim=width,
+            depth=depth,
+            num_heads=heads,
+            num_classes=0,
+            norm_layer=partial(nn.LayerNorm, eps=1e-5),
+            dynamic_img_size=True,
+            **conv_stem,
+        )
+        self.patch = patch
+        del self.pos_embed  # timm's is a parameter
+        self.register_buffer("pos_embed", sincos_positions(self.patch_embed.grid_size, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not len(x):
+            return self.forward(x.new_zeros(1, *x.shape[1:]))[:0]
+        x = self._pos_embed(self.patch_embed(x))
+        *blocks, last = self.blocks
+        for block in blocks:
+            x = block(x)
+        # The last block's MLP, two thirds of its cost, is needed at the class token alone.
+        x = (x + last.attn(last.norm1(x)))[:, 0]
+        x = x + last.mlp(last.norm2(x))
+        return self.norm(x)
+
+
+class TextTower(TextTransformer):
+    """CLIP's causal text transformer, run only as far as the longest text of the batch reaches.
+
+    Causal attention never looks ahead, so positions after a text's end cannot change its feature; open_clip's own
+    forward needs all ``context_length`` positions.
+
+    Args:
+        context_length: Most tokens a text can have.
+        vocab_size: Of the byte-pair encoding, start and end token included.
+        width, depth, heads: Of the transformer.
+    Shape:
+        ``(B, L)`` token ids, ``L <= context_length``, 0-padded -> ``(B, width)``: after the final norm, at the (first)
+        position of the row's largest id, which is the end token where there is one. Empty batches as in
+        :class:`ImageTower`.
+    """
+
+    def __init__(self, *, context_length: int, vocab_size: int, width: int, depth: int, heads: int) -> None:
+        super().__init__(
+            context_length=context_length,
+            vocab_size=vocab_size,
+            width=width,
+            layers=depth,
+            heads=heads,
+            proj_type="none",
+        )
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        if not len(tokens):
+            return self.forward(tokens.new_zeros(1, 1))[:0]
+        end = tokens.argmax(-1)
+        length = int(end.max()) + 1
+        mask = self.attn_mask[:length, :length]
+        x = self.token_embedding(tokens[:, :length]) + self.positional_embedding[:length]
+        *blocks, last = self.transformer.resblocks
+        for block in blocks:
+            x = block(x, attn_mask=mask)
+        # As in the image tower: beyond attention, the last block is needed at one position a text.
+        x = x + last.attention(last.ln_1(x), attn_mask=mask)
+        x = x[torch.arange(len(x), device=x.device), end]
+        x = x + last.mlp(last.ln_2(x))
+        return self.ln_final(x)
