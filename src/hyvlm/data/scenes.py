@@ -1,0 +1,270 @@
+"""The built-in data set: drawn scenes with captions, grounded parts, masks, label sets, hard negatives and a taxonomy.
+
+It needs no files. ``open_data("scenes")`` or ``open_data("scenes:4000")`` (4,000 training scenes) opens it; validation
+and test hold 500 and 1,000 scenes, and no scene of one split shares its description with one of another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from hyvlm.data import scene_text
+from hyvlm.data.catalog import DATASETS, SampleSet
+from hyvlm.data.scene_render import CANVAS, render
+from hyvlm.data.scene_world import (
+    COLOURS,
+    LEAF_CLASSES,
+    MATERIALS,
+    ROOT,
+    SCENES_VERSION,
+    SHAPES,
+    SIZES,
+    SPLITS,
+    TAXONOMY,
+    HardNegative,
+    Relation,
+    Scene,
+    SceneObject,
+    Stream,
+    draw_objects,
+    objects_in,
+    relate,
+    seed_of,
+)
+from hyvlm.registry import unknown
+from hyvlm.types import Part, Sample
+
+__all__ = [
+    "CANVAS",
+    "COLOURS",
+    "LEAF_CLASSES",
+    "MATERIALS",
+    "ROOT",
+    "SCENES_VERSION",
+    "SHAPES",
+    "SIZES",
+    "SPLITS",
+    "TAXONOMY",
+    "HardNegative",
+    "Relation",
+    "Scene",
+    "SceneCrops",
+    "SceneLabels",
+    "SceneObject",
+    "ScenePairs",
+    "crop_box",
+    "describe_scene",
+    "nearest_neighbour_accuracy",
+    "open_scenes",
+    "render",
+]
+
+_COUNTS = {"train": 10_000, "val": 500, "test": 1_000}
+_MARGIN = 0.22  # greatest margin around a part, on either side, as a share of its longer side
+_LEAF_INDEX = {name: i for i, name in enumerate(LEAF_CLASSES)}
+
+
+def describe_scene(index: int, split: str = "train") -> Scene:
+    """Scene ``index`` of ``split``, without pixels; the same arguments always give the same scene.
+
+    Raises:
+        ValueError: If ``split`` is unknown or ``index`` is negative.
+    """
+    _check_split(split)
+    if index < 0:
+        raise ValueError(f"index of a scene must not be negative, got {index}")
+    objects = draw_objects(split, index)
+    relations = relate(objects)
+    return Scene(
+        split=split,
+        index=index,
+        objects=objects,
+        relations=relations,
+        captions=scene_text.captions(split, index, objects, relations),
+        phrases=scene_text.phrases(split, index, objects),
+        labels=tuple(sorted(_LEAF_INDEX[o.leaf] for o in objects)),
+        hard_negatives=scene_text.hard_negatives(split, index, objects, relations),
+    )
+
+
+def crop_box(scene: Scene, k: int, mask: NDArray[np.bool_]) -> tuple[int, int, int, int]:
+    """Square window around the visible pixels of object ``k``, with a random margin and shift, inside the image.
+
+    Args:
+        scene: Seeds the margin.
+        k: Which object.
+        mask: Its visible pixels, ``(H, H)``.
+    Returns:
+        x0, y0, x1, y1 in pixels, the last two exclusive.
+    """
+    stream = Stream(*seed_of(scene.split, scene.index, 3), k)
+    (x0, x1), (y0, y1) = _extent(mask, axis=0), _extent(mask, axis=1)
+    longer = max(x1 - x0, y1 - y0)
+    margin = stream.uniform(0.02, _MARGIN) * longer
+    side = min(round(longer + 2 * margin), len(mask))
+    left, top = (
+        min(max(round((low + high - side) / 2 + stream.uniform(-margin, margin)), 0), len(mask) - side)
+        for low, high in ((x0, x1), (y0, y1))
+    )
+    return left, top, left + side, top + side
+
+
+def _extent(mask: NDArray[np.bool_], axis: int) -> tuple[int, int]:
+    """First place with a true pixel along the other axis, and one past the last."""
+    line = np.any(mask, axis=axis)
+    return int(line.argmax()), len(line) - int(line[::-1].argmax())
+
+
+@lru_cache(maxsize=16)
+def _drawn(split: str, index: int) -> tuple[Scene, Image.Image, tuple[Image.Image, ...]]:
+    """A scene, its image and a crop of every object; the last few are kept: crops of one scene are read in a row."""
+    scene = describe_scene(index, split)
+    image, masks = render(scene)
+    return scene, image, tuple(image.crop(crop_box(scene, k, mask)) for k, mask in enumerate(masks))
+
+
+class _Scenes(SampleSet):
+    """What the three contents share.
+
+    Args:
+        split: "train", "val" or "test".
+        count: Number of scenes.
+    Attributes:
+        image_fingerprint: Hash of the images alone: equal for two sets that hold the same images in the same order.
+    """
+
+    content: str
+    images_of: str = "whole"
+
+    def __init__(self, split: str, count: int, name: str = "scenes") -> None:
+        _check_split(split)
+        self.name, self.split, self.count = name, split, count
+        self.image_fingerprint = _digest(self.images_of, split, count)
+        self.fingerprint = _digest(self.content, split, count)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def _check_index(self, index: int) -> int:
+        if not 0 <= index < len(self):
+            raise IndexError(f"sample {index} of {self.name}, which has {len(self)}")
+        return index
+
+
+class ScenePairs(_Scenes):
+    """Whole images with captions from short to long; every object is a part with a phrase. Labels are leaf classes."""
+
+    content = "pairs"
+    classes = LEAF_CLASSES
+    parents: Mapping[str, str] = TAXONOMY
+
+    def __getitem__(self, index: int) -> Sample:
+        scene, image, crops = _drawn(self.split, self._check_index(index))
+        return Sample(
+            key=f"scene-{self.split}-{index:06d}",
+            image=image.copy(),
+            texts=list(scene.captions),
+            parts=[Part(crop.copy(), phrase) for crop, phrase in zip(crops, scene.phrases, strict=True)],
+            labels=list(scene.labels),
+        )
+
+
+class SceneLabels(_Scenes):
+    """The images of :class:`ScenePairs` with the set of leaf classes that each one shows."""
+
+    content = "labels"
+    classes = LEAF_CLASSES
+    parents: Mapping[str, str] = TAXONOMY
+
+    def __getitem__(self, index: int) -> Sample:
+        scene, image, _ = _drawn(self.split, self._check_index(index))
+        return Sample(key=f"scene-{self.split}-{index:06d}", image=image.copy(), labels=list(scene.labels))
+
+
+class SceneCrops(_Scenes):
+    """Every object of every scene as an image of its own, with one leaf class."""
+
+    content = "classes"
+    images_of = "crops"
+    classes = LEAF_CLASSES
+    parents: Mapping[str, str] = TAXONOMY
+
+    def __init__(self, split: str, count: int, name: str = "scenes") -> None:
+        super().__init__(split, count, name)
+        self._places = [(i, k) for i in range(count) for k in range(objects_in(i))]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, index: int) -> Sample:
+        which, k = self._places[self._check_index(index)]
+        scene, _, crops = _drawn(self.split, which)
+        return Sample(
+            key=f"scene-{self.split}-{which:06d}-{k}",
+            image=crops[k].copy(),
+            labels=[_LEAF_INDEX[scene.objects[k].leaf]],
+        )
+
+
+@DATASETS.register("scenes")
+def open_scenes(location: str = "", *, split: str | None = None, content: str = "pairs") -> SampleSet:
+    """Open the built-in scenes.
+
+    Args:
+        location: Empty, or the number of training scenes (10,000 if empty).
+        split: "train", "val" (500 scenes) or "test" (1,000); None is "train" for pairs, "test" for the other contents.
+        content: "pairs", "classes" (crops of single objects) or "labels".
+    Raises:
+        ValueError: If one of them is none of these.
+    """
+    kinds = {kind.content: kind for kind in (ScenePairs, SceneCrops, SceneLabels)}
+    if content not in kinds:
+        raise ValueError(unknown("content", content, list(kinds)))
+    split = split or ("train" if content == "pairs" else "test")
+    _check_split(split)
+    if location and not (location.isascii() and location.isdigit() and int(location) > 0):
+        raise ValueError(
+            f"scenes:{location}: after the colon goes the number of training scenes, a whole number above 0"
+        )
+    count = int(location) if location and split == "train" else _COUNTS[split]
+    return kinds[content](split, count, f"scenes:{location}" if location else "scenes")
+
+
+def nearest_neighbour_accuracy(train: SampleSet, test: SampleSet, *, size: int = 32) -> float:
+    """Share of test images whose nearest training image in raw pixels has their class: what needs no understanding.
+
+    Args:
+        train, test: Sets with content "classes" over the same classes.
+        size: Side that every image is squashed to; the distance is Euclidean over its RGB values.
+    """
+    (known, classes), (asked, truth) = _pixels(train, size), _pixels(test, size)
+    half_norms = known.square().sum(1) / 2
+    nearest = torch.cat([(part @ known.T - half_norms).argmax(1) for part in asked.split(1024)])
+    return float((classes[nearest] == truth).double().mean())
+
+
+def _pixels(samples: SampleSet, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """All images as rows in [-0.5, 0.5], ``(N, 3 * size * size)``, and their classes, ``(N,)``."""
+    rows = np.empty((len(samples), size * size * 3), dtype=np.uint8)
+    classes = torch.empty(len(samples), dtype=torch.long)
+    for i in range(len(samples)):
+        sample = samples[i]
+        rows[i] = np.asarray(sample.image.resize((size, size), Image.Resampling.BICUBIC)).reshape(-1)
+        classes[i] = sample.labels[0]
+    return torch.from_numpy(rows).float() / 255 - 0.5, classes
+
+
+def _check_split(split: str) -> None:
+    if split not in SPLITS:
+        raise ValueError(unknown("split of scenes", split, list(SPLITS)))
+
+
+def _digest(*facts: object) -> str:
+    return hashlib.sha256(repr(("scenes", SCENES_VERSION, CANVAS, *facts)).encode()).hexdigest()[:16]
