@@ -1,0 +1,17 @@
+"""Loss rows: one value per row; they know no process, no method and no weight."""
+
+from hyvlm.losses.contrastive import contrast_rows
+from hyvlm.losses.entailment import ConeHinge, HasCones, LeakyConeHinge
+from hyvlm.losses.uncertainty import MEASURES, HasRadius, calibration_rows, entropy_rows, uncertainty
+
+__all__ = [
+    "MEASURES",
+    "ConeHinge",
+    "HasCones",
+    "HasRadius",
+    "LeakyConeHinge",
+    "calibration_rows",
+    "contrast_rows",
+    "entropy_rows",
+    "uncertainty",
+]

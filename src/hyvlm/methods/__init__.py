@@ -1,0 +1,35 @@
+"""Methods: one file a paper; importing this package registers them."""
+
+from hyvlm.methods import clip, hycoclip, meru, uncha  # noqa: F401  (importing registers)
+from hyvlm.methods.method import MAX_LOG_SCALE, OBJECTIVES, Objective, Scale
+from hyvlm.methods.relations import (
+    REDUCTIONS,
+    AlignedViews,
+    Calibration,
+    Contrast,
+    Entailment,
+    Entropy,
+    Term,
+    calibrate,
+    contrast,
+    entail,
+    entropy_of,
+)
+
+__all__ = [
+    "MAX_LOG_SCALE",
+    "OBJECTIVES",
+    "REDUCTIONS",
+    "AlignedViews",
+    "Calibration",
+    "Contrast",
+    "Entailment",
+    "Entropy",
+    "Objective",
+    "Scale",
+    "Term",
+    "calibrate",
+    "contrast",
+    "entail",
+    "entropy_of",
+]
