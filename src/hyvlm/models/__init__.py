@@ -2,5 +2,19 @@
 
 from hyvlm.models.dual_encoder import DualEncoder, build_manifold, build_model
 from hyvlm.models.presets import PRESETS, ModelConfig, resolve_model
+from hyvlm.models.pretrained import fingerprint, load, load_state, save_model
+from hyvlm.models.tokenizer import Tokenizer
 
-__all__ = ["PRESETS", "DualEncoder", "ModelConfig", "build_manifold", "build_model", "resolve_model"]
+__all__ = [
+    "PRESETS",
+    "DualEncoder",
+    "ModelConfig",
+    "Tokenizer",
+    "build_manifold",
+    "build_model",
+    "fingerprint",
+    "load",
+    "load_state",
+    "resolve_model",
+    "save_model",
+]

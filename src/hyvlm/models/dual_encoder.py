@@ -23,22 +23,22 @@ class DualEncoder(nn.Module):
 
     Features (tower, then projection) are vectors of the tangent space at the origin; scaled and lifted they are points.
     The same towers serve wholes and parts. The scales start at ``1 / sqrt(D)``, so that points start near unit norm
-    (Desai et al. 2023, Section 3.1; for a product, D is a factor's), and stay at most 1; a sphere has none.
+    (Desai et al. 2023; for a product of factors, D is a factor's), and stay at most 1. The sphere knows no length: there
+    they are the constant 1.
 
     Args:
         config: Shapes of the towers, width D of the embedding, pixel statistics.
         manifold: Where points live and what scores them: a recipe's ``manifold`` section (:func:`build_manifold`).
     Attributes:
-        image_log_scale, text_log_scale: Logarithms of the scales: scalars, ``(F,)`` for a product of F factors, None
-            on the sphere.
+        image_log_scale, text_log_scale: Logarithms of the scales: scalars, or ``(F,)`` for a product of F factors.
         pixel_mean, pixel_std: Buffers ``(3, 1, 1)``, for pixels in [0, 1].
         config: Plain dict that :func:`build_model` builds this model from; saved beside the weights.
     """
 
     pixel_mean: Tensor
     pixel_std: Tensor
-    image_log_scale: nn.Parameter | None
-    text_log_scale: nn.Parameter | None
+    image_log_scale: Tensor
+    text_log_scale: Tensor
 
     def __init__(self, config: ModelConfig, manifold: Mapping[str, Any]) -> None:
         super().__init__()
@@ -51,7 +51,10 @@ class DualEncoder(nn.Module):
         for projection in (self.image_projection, self.text_projection):
             nn.init.normal_(projection.weight, std=projection.in_features**-0.5)
         for name in ("image_log_scale", "text_log_scale"):
-            self.register_parameter(name, _initial_log_scale(config.dim, self.manifold))
+            if isinstance(self.manifold, Sphere):
+                self.register_buffer(name, torch.zeros(()), persistent=False)
+            else:
+                self.register_parameter(name, nn.Parameter(_initial_log_scale(config.dim, self.manifold)))
         self.register_buffer("pixel_mean", torch.tensor(config.pixel_mean).view(3, 1, 1))
         self.register_buffer("pixel_std", torch.tensor(config.pixel_std).view(3, 1, 1))
 
@@ -103,13 +106,10 @@ class DualEncoder(nn.Module):
         """Text features ``(..., D)`` to points ``(..., D)``, in float32 (float64 stays) whatever the autocast."""
         return self._lift(features, self.text_log_scale)
 
-    def _lift(self, features: Tensor, log_scale: Tensor | None) -> Tensor:
+    def _lift(self, features: Tensor, log_scale: Tensor) -> Tensor:
         with torch.autocast(features.device.type, enabled=False):
-            features = _at_least_float32(features)
-            if log_scale is not None:
-                blocks = features.unflatten(-1, (log_scale.numel(), -1))  # one, or one per factor of a product
-                features = (blocks * log_scale.exp().unsqueeze(-1)).flatten(-2)
-            return self.manifold.lift(features)
+            blocks = _at_least_float32(features).unflatten(-1, (log_scale.numel(), -1))  # one, or one per factor
+            return self.manifold.lift((blocks * log_scale.exp().unsqueeze(-1)).flatten(-2))
 
     def encode_image(self, pixels: Tensor) -> Tensor:
         """Points ``(B, D)`` of images; see :meth:`image_features`."""
@@ -147,9 +147,8 @@ class DualEncoder(nn.Module):
     @torch.no_grad()
     def constrain_(self) -> None:
         """Bring scales and curvature back inside their bounds; call after an optimizer step."""
-        for log_scale in (self.image_log_scale, self.text_log_scale):
-            if log_scale is not None:
-                log_scale.clamp_(max=0.0)
+        self.image_log_scale.clamp_(max=0.0)
+        self.text_log_scale.clamp_(max=0.0)
         self.manifold.constrain_()
 
 
@@ -157,14 +156,12 @@ def _at_least_float32(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def _initial_log_scale(dim: int, manifold: Manifold) -> nn.Parameter | None:
-    if isinstance(manifold, Sphere):
-        return None
+def _initial_log_scale(dim: int, manifold: Manifold) -> Tensor:
     if isinstance(manifold, ProductLorentz):
         if dim % manifold.factors:
             raise ValueError(f"model.dim must be divisible by manifold.factors, got {dim} and {manifold.factors}")
-        return nn.Parameter(torch.full((manifold.factors,), -0.5 * math.log(dim / manifold.factors)))
-    return nn.Parameter(torch.tensor(-0.5 * math.log(dim)))
+        return torch.full((manifold.factors,), -0.5 * math.log(dim / manifold.factors))
+    return torch.tensor(-0.5 * math.log(dim))
 
 
 def build_manifold(section: Mapping[str, Any]) -> Manifold:
@@ -196,7 +193,8 @@ def build_model(config: Mapping[str, Any] | DictConfig) -> DualEncoder:
 
     Args:
         config: A recipe, or its two sections ``model`` (see :func:`hyvlm.models.presets.resolve_model`) and
-            ``manifold`` (see :func:`build_manifold`); other sections are not looked at.
+            ``manifold`` (see :func:`build_manifold`). ``image_size``, if given, overrides ``model.image.image_size``:
+            a recipe says once, among its data, how large the whole images are. Other sections are not looked at.
     Raises:
         ValueError: If a section is missing or says something that no model has; one sentence that names the key.
     """
@@ -205,4 +203,7 @@ def build_model(config: Mapping[str, Any] | DictConfig) -> DualEncoder:
     for section in ("model", "manifold"):
         if not isinstance(config.get(section), Mapping):
             raise ValueError(f"the configuration needs a section '{section}' with keys, got {config.get(section)!r}")
-    return DualEncoder(resolve_model(config["model"]), config["manifold"])
+    model = dict(config["model"])
+    if config.get("image_size") is not None:
+        model["image"] = {**model.get("image", {}), "image_size": config["image_size"]}
+    return DualEncoder(resolve_model(model), config["manifold"])

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 import hyvlm
 from hyvlm.models.dual_encoder import DualEncoder, build_model
@@ -61,9 +61,7 @@ def load(
 
     folder = find_model(path)
     model = build_model(_read_config(folder / CONFIG))
-    weights = _read_weights(folder / WEIGHTS)
-    check_state_dict(model, weights, str(folder / WEIGHTS))
-    model.load_state_dict(weights)
+    load_state(model, folder / WEIGHTS)
     preprocess = eval_transform(model.image_tower.image_size)
     return model.eval().to(device), preprocess, Tokenizer(model.text_tower.context_length)
 
@@ -96,20 +94,36 @@ def find_model(path: str | Path) -> Path:
     raise FileNotFoundError(f"no model in '{path}': expected {WEIGHTS} and {CONFIG}, there or in checkpoints/step_N")
 
 
-def check_state_dict(model: torch.nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
-    """Raise a one-line ValueError that names the first difference if ``weights`` do not fit ``model``."""
+def load_state(model: DualEncoder, file: str | Path) -> None:
+    """Copy the weights in a safetensors file into ``model``, which must have been built from their configuration.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is cut short, or does not fit the model; one line that names the first key at fault.
+    """
+    file = Path(file)
+    if not file.is_file():
+        raise FileNotFoundError(f"no weights at '{file}'")
+    try:
+        weights = load_file(file)
+    except SafetensorError as error:
+        raise ValueError(f"'{file}' is cut short or not a safetensors file: {error}") from error
+    check_state_dict(model, weights, f"'{file}'")
+    model.load_state_dict(weights)
+
+
+def check_state_dict(model: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
+    """Raise a one-line ValueError that names the first difference if ``weights`` from ``source`` do not fit ``model``."""
     expected = model.state_dict()
     for key, value in expected.items():
         if key not in weights:
-            raise ValueError(
-                f"{source}: '{key}' is missing; its configuration needs it with shape {tuple(value.shape)}"
-            )
+            raise ValueError(f"{source} lacks '{key}', which the configuration needs with shape {tuple(value.shape)}")
         if weights[key].shape != value.shape:
             found, wanted = tuple(weights[key].shape), tuple(value.shape)
-            raise ValueError(f"{source}: '{key}' has shape {found}, but the configuration needs {wanted}")
+            raise ValueError(f"{source} has '{key}' with shape {found}, but the configuration needs {wanted}")
     surplus = [key for key in weights if key not in expected]
     if surplus:
-        raise ValueError(f"{source}: '{surplus[0]}' has no place in the configured model ({len(surplus)} such keys)")
+        raise ValueError(f"{source} has '{surplus[0]}' ({len(surplus)} such keys), for which the model has no place")
 
 
 def fingerprint(model: DualEncoder) -> str:
@@ -125,14 +139,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is not a JSON file: {error}") from error
+        raise ValueError(f"'{path}' is not a JSON file: {error}") from error
     if not isinstance(config, dict):
-        raise ValueError(f"{path} must hold the sections 'model' and 'manifold', got a {type(config).__name__}")
+        raise ValueError(f"'{path}' must hold the sections 'model' and 'manifold', got a {type(config).__name__}")
     return config
-
-
-def _read_weights(path: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise ValueError(f"{path} is cut short or not a safetensors file: {error}") from error
