@@ -1,4 +1,4 @@
-"""What every manifold of the library can do. Points are space components, shape ``(..., D)``; the curvature is ``-c``."""
+"""What every manifold of the library can do. Points are space components ``(..., D)``; the curvature is ``-c``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ class Manifold(nn.Module):
 
     Paired functions broadcast leading axes and return ``(...)``; pairwise ones take ``(..., N, D)`` and ``(..., M, D)``
     and return ``(..., N, M)``. Distances are in units of length, angles in radians.
+
+    Attributes:
+        has_cones: Whether the manifold has an origin with entailment cones (``exterior_angle``, ``half_aperture``,
+            ``radius`` and what belongs to them).
     """
+
+    has_cones = True
 
     @abstractmethod
     def lift(self, features: Tensor) -> Tensor:
@@ -35,11 +41,11 @@ class Manifold(nn.Module):
         return -self.pairwise_distance(x, y)
 
     def score(self, x: Tensor, y: Tensor) -> Tensor:
-        """What ranks pairs at read-out, pairwise: the same order as :meth:`similarity`, cheaper where that is possible."""
+        """What ranks pairs at read-out, pairwise: in the order of :meth:`similarity`, cheaper where possible."""
         return self.similarity(x, y)
 
     def average_features(self, features: Tensor, dim: int) -> Tensor:
-        """Mean of encoder features over a prompt ensemble, before scaling and lift (:class:`Sphere` normalises first)."""
+        """Mean of encoder features over prompts, before scaling and lift (:class:`Sphere` normalises them first)."""
         return features.mean(dim)
 
     def constrain_(self) -> None:
@@ -48,3 +54,11 @@ class Manifold(nn.Module):
     def describe(self) -> dict[str, float | list[float]]:
         """Learnable quantities as plain numbers, for logs and configs."""
         return {}
+
+
+def check_same_dim(x: Tensor, y: Tensor) -> None:
+    """Raise ValueError unless both sets of points have as many coordinates."""
+    if x.shape[-1] != y.shape[-1]:
+        raise ValueError(
+            f"points of different dimension: the last axes are {x.shape[-1]} and {y.shape[-1]}, they must agree"
+        )

@@ -1,0 +1,170 @@
+"""Formulas of the Lorentz model as functions of points and ``c``, arranged so that nothing cancels.
+
+The curvature is ``-c``; points are given by their space components ``x``, shape ``(..., D)``; the time component is
+``sqrt(1/c + |x|^2)``. ``c`` is a tensor that broadcasts to the leading axes ``(...)``. In the pairwise functions it
+broadcasts to ``(..., N, M)``. Written ``<x, y>``, the Lorentz inner product is ``x.y - time(x) time(y)``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from hyvlm.geometry.numerics import angle_of, dot, nonzero, norm, safe_sqrt, unit
+from hyvlm.geometry.pairs import CANCELLED, replace_pairs
+
+
+def time(x: Tensor, c: Tensor) -> Tensor:
+    """Time component ``sqrt(1/c + |x|^2)``."""
+    return (1 / c + dot(x, x)).sqrt()
+
+
+def time_above_origin(x: Tensor, c: Tensor) -> Tensor:
+    """``time(x) - 1/sqrt(c)``, how far the time component exceeds that of the origin, without the subtraction."""
+    return dot(x, x) / (time(x, c) + c.rsqrt())
+
+
+def chord_sq(x: Tensor, y: Tensor, c: Tensor) -> Tensor:
+    """Squared Minkowski norm of ``x - y``, which is ``-2 <x, y> - 2/c``; exact to a few roundings everywhere."""
+    xy = dot(x, y)
+    same_side = xy >= 0
+    return torch.where(
+        same_side,
+        _chord_sq_same_side(x, y, torch.where(same_side, xy, 0.0), c),
+        _chord_sq_opposite(x, y, xy, c),
+    )
+
+
+def _chord_sq_same_side(x: Tensor, y: Tensor, xy: Tensor, c: Tensor) -> Tensor:
+    """For ``x.y >= 0``: the difference, split along and across the bisecting direction ``x + y``.
+
+    With ``x - y = across + along * unit(x + y)`` and ``T = time(x) + time(y)``, the difference of the times is
+    ``along |x + y| / T``, so that ``chord_sq = |across|^2 + along^2 (1 - |x + y|^2 / T^2)``. Solving for the chord that
+    hides in the last bracket leaves ``(T^2 |across|^2 + 4 along^2 / c) / (T^2 - along^2)``, a sum of positive terms.
+    """
+    difference, direction = x - y, unit(x + y)
+    along = dot(difference, direction)
+    across_sq = (difference - along.unsqueeze(-1) * direction).square().sum(-1)
+    tx, ty = time(x, c), time(y, c)
+    denominator = 2 / c + 2 * tx * ty + 2 * xy + across_sq  # T^2 - along^2, again without subtraction
+    return across_sq * ((tx + ty).square() / denominator) + along.square() * (4 / c / denominator)
+
+
+def _chord_sq_opposite(x: Tensor, y: Tensor, xy: Tensor, c: Tensor) -> Tensor:
+    """For ``x.y < 0``: ``2 (time(x) time(y) - 1/c) - 2 x.y``, where every term is positive."""
+    above_x, above_y = time_above_origin(x, c), time_above_origin(y, c)
+    return 2 * (time(x, c) * above_y + above_x * c.rsqrt() - xy)
+
+
+def distance_of_chord(chord_sq: Tensor, c: Tensor) -> Tensor:
+    """Geodesic distance ``2/sqrt(c) asinh(sqrt(c chord_sq)/2)``, equal to ``arcosh(-c <x, y>)/sqrt(c)``."""
+    return 2 * c.rsqrt() * torch.asinh(0.5 * c.sqrt() * safe_sqrt(chord_sq))
+
+
+def distance(x: Tensor, y: Tensor, c: Tensor) -> Tensor:
+    """Geodesic distance of paired points."""
+    return distance_of_chord(chord_sq(x, y, c), c)
+
+
+def inner(x: Tensor, y: Tensor, c: Tensor) -> Tensor:
+    """Lorentz inner product of paired points."""
+    return dot(x, y) - time(x, c) * time(y, c)
+
+
+def pairwise_inner(x: Tensor, y: Tensor, c: Tensor) -> Tensor:
+    """Lorentz inner product of every ``x`` with every ``y``."""
+    tx, ty = time(x, _rows(c)), time(y, _rows(c))
+    return x @ y.mT - tx.unsqueeze(-1) * ty.unsqueeze(-2)
+
+
+def pairwise_distance(x: Tensor, y: Tensor, c: Tensor) -> Tensor:
+    """Geodesic distance of every ``x`` to every ``y``; close pairs are recomputed by :func:`distance`."""
+    above_x = time_above_origin(x, _rows(c)).unsqueeze(-1)
+    above_y = time_above_origin(y, _rows(c)).unsqueeze(-2)
+    times = above_x * above_y + (above_x + above_y) * c.rsqrt()  # time(x) time(y) - 1/c
+    chord = 2 * (times - x @ y.mT)
+    with torch.no_grad():
+        terms = times + norm(x).unsqueeze(-1) * norm(y).unsqueeze(-2)
+        close = chord <= CANCELLED[chord.dtype] * terms
+    values = distance_of_chord(torch.where(close, 1.0, chord), c)
+    return replace_pairs(values, close, distance, x, y, c)
+
+
+def exterior_angle(x: Tensor, y: Tensor, c: Tensor) -> Tensor:
+    """Angle at ``x`` between the geodesic from the origin, prolonged beyond ``x``, and the geodesic to ``y``."""
+    n, direction = norm(x), unit(x)
+    height, along = dot(direction, y), dot(direction, y - x)
+    across = off_axis(x, y, direction, height, along)
+    angle = angle_of(across, c.sqrt() * _radial(n, height, along, across, time(x, c), time(y, c), c))
+    return torch.where(n == 0, torch.zeros_like(angle), angle)
+
+
+def off_axis(x: Tensor, y: Tensor, direction: Tensor, height: Tensor, along: Tensor) -> Tensor:
+    """Length of the part of ``y`` orthogonal to ``direction = unit(x)``; zero where it is not above the rounding.
+
+    It is also that of ``y - x``; the shorter of their components along the axis, ``height`` and ``along``, cancels less.
+    Without the cut-off, exactly collinear points would get a unit gradient in the direction of their rounding errors.
+    """
+    from_origin = height.abs() < along.abs()
+    shorter = torch.where(from_origin, height, along).unsqueeze(-1)
+    rest = norm(torch.where(from_origin.unsqueeze(-1), y, y - x) - shorter * direction)
+    noise = 8 * torch.finfo(rest.dtype).eps * shorter.detach().squeeze(-1).abs()
+    return torch.where(rest <= noise, torch.zeros_like(rest), rest)
+
+
+def _radial(n: Tensor, height: Tensor, along: Tensor, across: Tensor, tx: Tensor, ty: Tensor, c: Tensor) -> Tensor:
+    """``time(x) height - |x| time(y)``: the outward component at ``x`` of the direction to ``y``, up to a factor.
+
+    Both terms have one sign if ``height = unit(x).y <= 0``. Otherwise the difference is expanded by the sum of the two,
+    in which ``along = height - |x|`` and ``across`` (the part of ``y`` off the axis) are known without cancellation.
+    """
+    total = nonzero(tx * height.abs() + n * ty)
+    expanded = along * ((height + n) / total) / c - n * across * (n * across / total)
+    return torch.where(height > 0, expanded, tx * height - n * ty)
+
+
+def pairwise_exterior_angle(x: Tensor, y: Tensor, c: Tensor) -> Tensor:
+    """Exterior angle at every ``x`` toward every ``y``; :func:`exterior_angle` recomputes nearly collinear pairs."""
+    n, length = norm(x).unsqueeze(-1), norm(y).unsqueeze(-2)
+    tx, ty = time(x, _rows(c)).unsqueeze(-1), time(y, _rows(c)).unsqueeze(-2)
+    height = unit(x) @ y.mT
+    across_sq = (length - height) * (length + height)
+    with torch.no_grad():
+        collinear = (across_sq <= CANCELLED[height.dtype] * length.square()) | (n == 0)
+    across = torch.where(collinear, 1.0, across_sq).sqrt()
+    radial = _radial(n, height, height - n, across, tx, ty, c)
+    values = angle_of(across, c.sqrt() * radial)
+    return replace_pairs(values, collinear, exterior_angle, x, y, c)
+
+
+def half_aperture(ratio: Tensor) -> Tensor:
+    """``asin(min(1, ratio))`` of the cone's ball radius over the norm of the apex; zero gradient from 1 upward."""
+    inside = ratio < 1
+    return torch.where(inside, torch.asin(torch.where(inside, ratio, 0.0)), math.pi / 2)
+
+
+def midpoint(x: Tensor, weights: Tensor, c: Tensor, dim: int) -> Tensor:
+    """Einstein midpoint along axis ``dim`` (not the last), equal to the normalised weighted sum of the points.
+
+    The sum has space part ``S`` and time part ``T`` and is divided by ``sqrt(c (T^2 - |S|^2))``. ``T - |S|`` is the
+    weighted sum of ``time - unit(S).x``, each of which is expanded so that far points do not cancel.
+    """
+    weighted = (weights.unsqueeze(-1) * x).sum(dim, keepdim=True)
+    t = time(x, c)
+    direction = unit(weighted)
+    height = dot(direction, x)
+    across_sq = (x - height.unsqueeze(-1) * direction).square().sum(-1)
+    lightlike = torch.where(height > 0, (1 / c + across_sq) / (t + height.abs()), t - height)
+    # The last axis is gone from the per-point numbers, so a negative axis of the points moves by one.
+    axis = dim + 1 if dim < 0 else dim
+    below = (weights * lightlike).sum(axis, keepdim=True)
+    above = (weights * t).sum(axis, keepdim=True) + norm(weighted)
+    scale = nonzero(below).rsqrt() * nonzero(above).rsqrt() * c.rsqrt()
+    return (weighted * scale.unsqueeze(-1)).squeeze(dim)
+
+
+def _rows(c: Tensor) -> Tensor:
+    """``c`` of shape ``(..., 1, 1)`` as ``(..., 1)``, for the leading axes of one operand."""
+    return c.squeeze(-1) if c.dim() else c

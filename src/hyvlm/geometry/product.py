@@ -1,0 +1,145 @@
+"""A product of Lorentz factors, each with its own curvature: the manifold of PHyCLIP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from torch import Tensor
+
+from hyvlm.geometry.lorentz import Lorentz
+from hyvlm.geometry.manifold import MANIFOLDS, Manifold, check_same_dim
+from hyvlm.geometry.numerics import safe_sqrt
+
+
+@MANIFOLDS.register("product")
+class ProductLorentz(Manifold):
+    """``F`` Lorentz factors; a point is their space components one after the other, ``(..., F * D)``.
+
+    Cone quantities and the time components are returned per factor, ``(..., F)``.
+
+    Args:
+        factors: Number of factors ``F``.
+        c: Initial curvature magnitude, of all factors or one each.
+        learn, bounds, aperture_constant: As in :class:`Lorentz`, the same for all factors.
+        metric: Distance of the product: ``"l1"`` the mean of the factor distances, ``"l2"`` their root mean square.
+    Raises:
+        ValueError: If a setting is out of its range, or points do not split into ``F`` equal blocks.
+    """
+
+    def __init__(
+        self,
+        *,
+        factors: int,
+        c: float | Sequence[float] = 1.0,
+        learn: bool = True,
+        bounds: tuple[float, float] | None = (0.1, 10.0),
+        aperture_constant: float = 0.1,
+        metric: Literal["l1", "l2"] = "l1",
+    ) -> None:
+        super().__init__()
+        if factors < 1:
+            raise ValueError(f"a product needs at least one factor, got factors={factors}")
+        if metric not in ("l1", "l2"):
+            raise ValueError(f"metric of the product must be 'l1' or 'l2', got {metric!r}")
+        per_factor = [c] * factors if isinstance(c, int | float) else list(c)
+        if len(per_factor) != factors:
+            raise ValueError(f"c must be one number or one per factor: {factors} factors, {len(per_factor)} curvatures")
+        self.factors = factors
+        self.metric = metric
+        self.factor = Lorentz(c=per_factor, learn=learn, bounds=bounds, aperture_constant=aperture_constant)
+
+    @property
+    def c(self) -> Tensor:
+        """Curvature magnitudes ``(F,)``."""
+        return self.factor.c
+
+    @property
+    def bounded(self) -> Tensor:
+        """How many factor vectors the last :meth:`lift` pulled onto its bound, an int tensor."""
+        return self.factor.bounded
+
+    def split(self, x: Tensor) -> Tensor:
+        """Points ``(..., F * D)`` by factor, ``(..., F, D)``."""
+        if x.shape[-1] % self.factors:
+            raise ValueError(f"{x.shape[-1]} coordinates do not split into {self.factors} factors of equal size")
+        return x.unflatten(-1, (self.factors, -1))
+
+    def _split_pair(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        check_same_dim(x, y)
+        return self.split(x), self.split(y)
+
+    def _combine(self, lengths: Tensor) -> Tensor:
+        """Factor distances ``(..., F)`` to the distance in the product."""
+        if self.metric == "l1":
+            return lengths.mean(-1)
+        return safe_sqrt(lengths.square().mean(-1))
+
+    def lift(self, features: Tensor) -> Tensor:
+        """Features ``(..., F * D)`` to points, factor by factor as in :meth:`Lorentz.lift`."""
+        return self.factor.lift(self.split(features)).flatten(-2)
+
+    def expmap0(self, v: Tensor) -> Tensor:
+        """Exponential map at the origin of every factor."""
+        return self.factor.expmap0(self.split(v)).flatten(-2)
+
+    def logmap0(self, x: Tensor) -> Tensor:
+        """Inverse of :meth:`expmap0`."""
+        return self.factor.logmap0(self.split(x)).flatten(-2)
+
+    def time(self, x: Tensor) -> Tensor:
+        """Time components, one per factor, ``(..., F)``."""
+        return self.factor.time(self.split(x))
+
+    def inner(self, x: Tensor, y: Tensor) -> Tensor:
+        """Sum over the factors of the Lorentz inner products of paired points, ``(...)``."""
+        return self.factor.inner(*self._split_pair(x, y)).sum(-1)
+
+    def pairwise_inner(self, x: Tensor, y: Tensor) -> Tensor:
+        """:meth:`inner` of every ``x`` and ``y``: PHyCLIP's published read-out, which does not rank like the distance."""
+        return self.factor.pairwise_inner(*self._split_pair(x, y)).sum(-1)
+
+    def distance(self, x: Tensor, y: Tensor) -> Tensor:
+        """Mean (``l1``) or root mean square (``l2``) of the factor distances of paired points, in units of length.
+
+        Zero, with zero gradient, where ``x == y``. Source: Yoshikawa and Matsubara (PHyCLIP), l1-product metric.
+        """
+        return self._combine(self.factor.distance(*self._split_pair(x, y)))
+
+    def pairwise_distance(self, x: Tensor, y: Tensor) -> Tensor:
+        """:meth:`distance` of every ``x`` ``(..., N, F * D)`` to every ``y`` ``(..., M, F * D)``: ``(..., N, M)``."""
+        return self._combine(self.factor.pairwise_distance(*self._split_pair(x, y)))
+
+    def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
+        """:meth:`Lorentz.exterior_angle` in every factor, ``(..., F)``."""
+        return self.factor.exterior_angle(*self._split_pair(x, y))
+
+    def pairwise_exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
+        """:meth:`Lorentz.pairwise_exterior_angle` in every factor, ``(..., N, M, F)``."""
+        return self.factor.pairwise_exterior_angle(*self._split_pair(x, y))
+
+    def half_aperture(self, x: Tensor) -> Tensor:
+        """:meth:`Lorentz.half_aperture` in every factor, ``(..., F)``."""
+        return self.factor.half_aperture(self.split(x))
+
+    def saturated(self, x: Tensor) -> Tensor:
+        """:meth:`Lorentz.saturated` in every factor, bool ``(..., F)``."""
+        return self.factor.saturated(self.split(x))
+
+    def radius(self, x: Tensor) -> Tensor:
+        """Distance from the origin of the product, ``(...)``."""
+        return self._combine(self.factor.radius(self.split(x)))
+
+    def midpoint(self, x: Tensor, weights: Tensor | None = None, dim: int = -2) -> Tensor:
+        """Einstein midpoint in every factor along axis ``dim``; arguments as in :meth:`Lorentz.midpoint`."""
+        by_factor = dim - 1 if dim < 0 else dim
+        per_factor = None if weights is None else weights.unsqueeze(-1)
+        return self.factor.midpoint(self.split(x), per_factor, by_factor).flatten(-2)
+
+    def constrain_(self) -> None:
+        """Clamp the curvatures into their bounds, in place."""
+        self.factor.constrain_()
+
+    def describe(self) -> dict[str, float | list[float]]:
+        """``{"c": [one per factor]}``."""
+        return self.factor.describe()
