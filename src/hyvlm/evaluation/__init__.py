@@ -1,0 +1,19 @@
+"""Tasks, metrics, and the runner that shares one pass over the images among them."""
+
+from hyvlm.evaluation.embed import Embedder, EmbeddingCache
+from hyvlm.evaluation.report import Result, results_table, write_results
+from hyvlm.evaluation.runner import EvalSpec, evaluate
+from hyvlm.evaluation.task import TASKS, Outcome, Task
+
+__all__ = [
+    "TASKS",
+    "Embedder",
+    "EmbeddingCache",
+    "EvalSpec",
+    "Outcome",
+    "Result",
+    "Task",
+    "evaluate",
+    "results_table",
+    "write_results",
+]

@@ -1,0 +1,398 @@
+"""Images and texts to points, once: every task of an evaluation draws on the same cached embeddings."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from hyvlm.data.catalog import SampleSet
+from hyvlm.data.transforms import Transform, eval_transform
+from hyvlm.models import DualEncoder, Tokenizer, fingerprint
+from hyvlm.types import BadSample
+
+T = TypeVar("T")
+
+#: Part of every key: goes up when the same inputs would give other embeddings.
+CACHE_VERSION = 1
+MAX_EXAMPLES = 5
+
+
+@dataclass
+class Annotation:
+    """What is known of one image, apart from its pixels."""
+
+    texts: list[str] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
+    ignored: list[int] = field(default_factory=list)
+    part_texts: list[str] = field(default_factory=list)
+
+
+@dataclass
+class ImageEmbeddings:
+    """Points of the images of a sample set that could be read.
+
+    Attributes:
+        points: ``(n, D)``, on the model's device.
+        annotations: What is known of each of the n images.
+        total: How many samples there are, those dropped when the set was opened included; ``total - n`` were skipped.
+        skipped: Samples left out, by reason; parts are counted under "part: REASON".
+        examples: Where the first few of them are.
+        part_points: ``(m, D)`` points of the part crops, if they were asked for; in the order of ``part_texts``.
+        part_owner: ``(m,)`` int64, the row of ``points`` that each part belongs to.
+    """
+
+    points: Tensor
+    annotations: list[Annotation]
+    total: int
+    skipped: Counter[str]
+    examples: list[str]
+    part_points: Tensor
+    part_owner: Tensor
+
+    def select(self, keep: Sequence[int], reason: str) -> ImageEmbeddings:
+        """Only the images ``keep`` (increasing rows) and their parts; the others count as skipped for ``reason``."""
+        part_points, part_owner = _parts_of(keep, len(self.points), self.part_points, self.part_owner)
+        return ImageEmbeddings(
+            points=self.points[list(keep)],
+            annotations=[self.annotations[i] for i in keep],
+            total=self.total,
+            skipped=self.skipped + Counter({reason: len(self.points) - len(keep)}),
+            examples=self.examples,
+            part_points=part_points,
+            part_owner=part_owner,
+        )
+
+
+def _parts_of(keep: Sequence[int], count: int, part_points: Tensor, part_owner: Tensor) -> tuple[Tensor, Tensor]:
+    """The parts of the wholes ``keep`` out of ``count``, and their owners as places in ``keep``."""
+    place = torch.full((count,), -1, device=part_owner.device)
+    place[list(keep)] = torch.arange(len(keep), device=part_owner.device)
+    owner = place[part_owner]
+    return part_points[owner >= 0], owner[owner >= 0]
+
+
+@dataclass
+class CacheEntry:
+    """Tensors with the plain values that go with them."""
+
+    tensors: dict[str, Tensor]
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+class EmbeddingCache:
+    """Embeddings by what they were computed from; in memory, and in ``folder`` if one is given.
+
+    A file holds one entry (safetensors, key and values in its header) and appears under its name only when complete.
+    A file that cannot be read is reported and computed anew.
+    """
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        self.folder = Path(folder) if folder is not None else None
+        self._entries: dict[str, CacheEntry] = {}
+
+    def get(self, key: Mapping[str, Any]) -> CacheEntry | None:
+        """The entry under ``key``, or None."""
+        name = _digest(key)
+        if name not in self._entries and self.folder is not None and self._path(name).exists():
+            try:
+                self._entries[name] = self._read(name, key)
+            except (SafetensorError, OSError, ValueError, KeyError) as error:
+                warnings.warn(
+                    f"{self._path(name)}: cached embeddings cannot be read ({error}); computing them anew", stacklevel=2
+                )
+        return self._entries.get(name)
+
+    def put(self, key: Mapping[str, Any], entry: CacheEntry) -> None:
+        """Store ``entry``, replacing one of the same key."""
+        name = _digest(key)
+        self._entries[name] = entry
+        if self.folder is None:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        temporary = self._path(name).with_suffix(".partial")
+        header = {"key": json.dumps(key, sort_keys=True), "info": json.dumps(entry.info)}
+        save_file({k: v.contiguous() for k, v in entry.tensors.items()}, temporary, metadata=header)
+        temporary.replace(self._path(name))
+
+    def _path(self, name: str) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{name}.safetensors"
+
+    def _read(self, name: str, key: Mapping[str, Any]) -> CacheEntry:
+        with safe_open(self._path(name), framework="pt") as file:
+            header = file.metadata() or {}
+            if json.loads(header["key"]) != json.loads(json.dumps(key)):
+                raise ValueError("it belongs to another key")
+            return CacheEntry({k: file.get_tensor(k) for k in file.keys()}, json.loads(header["info"]))  # noqa: SIM118
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]
+
+
+@dataclass
+class Embedder:
+    """A model with everything that turns samples and texts into points on its manifold.
+
+    Attributes:
+        batch_size: Images, or texts, at a time; results do not depend on it beyond rounding.
+        workers: Processes that read images; 0 reads in this one.
+    """
+
+    model: DualEncoder
+    tokenizer: Tokenizer
+    cache: EmbeddingCache = field(default_factory=EmbeddingCache)
+    batch_size: int = 64
+    workers: int = 0
+
+    def __post_init__(self) -> None:
+        self.model_fingerprint: str = fingerprint(self.model)
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.pixel_mean.device
+
+    @property
+    def image_size(self) -> int:
+        """Side in pixels of the images that the model was built for."""
+        return int(self.model.config["model"]["image"]["image_size"])
+
+    def images(
+        self,
+        samples: SampleSet,
+        *,
+        resize: str = "squash",
+        image_size: int | None = None,
+        parts: bool = False,
+        part_size: int | None = None,
+    ) -> ImageEmbeddings:
+        """Points of all images, and of their part crops if ``parts``.
+
+        Args:
+            resize: ``"squash"`` to a square, or ``"crop"`` the centre after resizing the short side.
+            image_size, part_size: Side in pixels; None takes the model's own (``part_size``: that of the images).
+        """
+        size = image_size or self.image_size
+        part_size = part_size or size
+        seen = self._key("annotations", samples=samples.fingerprint)
+        wholes = self._key("images", images=_image_fingerprint(samples), size=size, resize=resize)
+        with_parts = self._key(
+            "images and parts", samples=samples.fingerprint, size=size, resize=resize, part_size=part_size
+        )
+        points = self.cache.get(with_parts)
+        if points is None and not parts:
+            points = self.cache.get(wholes)
+        whole_transform = eval_transform(size, resize=resize)
+        part_transform = eval_transform(part_size, resize=resize) if parts else None
+
+        known = self.cache.get(seen)
+        if points is not None and known is None:  # the same images under other annotations
+            _, known = self._pass(samples, None, None)
+            self.cache.put(seen, known)
+        if points is None or known is None or not set(known.info["index"]) <= set(points.info["index"]):
+            points, known = self._pass(samples, whole_transform, part_transform)
+            self.cache.put(with_parts if parts else wholes, points)
+            self.cache.put(seen, known)
+        return self._join(points, known, samples)
+
+    def _join(self, points: CacheEntry, known: CacheEntry, samples: SampleSet) -> ImageEmbeddings:
+        row = {index: i for i, index in enumerate(points.info["index"])}
+        keep = [row[index] for index in known.info["index"]]
+        part_points, part_owner = _parts_of(keep, len(row), points.tensors["part_points"], points.tensors["part_owner"])
+        return ImageEmbeddings(
+            points=points.tensors["points"][keep].to(self.device),
+            annotations=[Annotation(**values) for values in known.info["annotations"]],
+            total=len(samples) + sum(samples.dropped.values()),
+            skipped=Counter(known.info["skipped"]) + Counter(samples.dropped),
+            examples=[*samples.dropped_examples, *known.info["examples"]][:MAX_EXAMPLES],
+            part_points=part_points.to(self.device),
+            part_owner=part_owner.to(self.device),
+        )
+
+    def _pass(
+        self, samples: SampleSet, transform: Transform | None, part_transform: Transform | None
+    ) -> tuple[CacheEntry, CacheEntry]:
+        """Read every sample once: points (none without a transform) and annotations, both with their sample's index."""
+        loader = DataLoader(
+            _Reader(samples, transform, part_transform),
+            batch_size=self.batch_size,
+            num_workers=self.workers,
+            collate_fn=list,
+            generator=torch.Generator(),  # the default would draw from the global one, and so change a training run
+        )
+        points, part_points, owner = [], [], []
+        index: list[int] = []
+        annotations: list[dict[str, Any]] = []
+        skipped: Counter[str] = Counter()
+        examples: list[str] = []
+        with evaluation_mode(self.model):
+            for batch in progress(loader, f"images of {samples.name}"):
+                for item in batch:
+                    skipped.update(item.reasons)
+                    examples.extend(item.places)
+                read = [item for item in batch if item.usable]
+                for item in read:
+                    owner += [len(index)] * len(item.parts)
+                    index.append(item.index)
+                    annotations.append(asdict(item.annotation))
+                pixels = [item.pixels for item in read if item.pixels is not None]
+                if pixels:
+                    points.append(self._encode(pixels))
+                crops = [crop for item in read for crop in item.parts]
+                starts = range(0, len(crops), self.batch_size)
+                part_points += [self._encode(crops[start : start + self.batch_size]) for start in starts]
+        if not index:
+            reasons = ", ".join(f"{count} {reason}" for reason, count in skipped.items()) or "it is empty"
+            raise ValueError(f"no sample of {samples.name} could be used: {reasons}")
+        empty = torch.empty(0, self.model.dim)
+        return (
+            CacheEntry(
+                {
+                    "points": torch.cat(points) if points else empty,
+                    "part_points": torch.cat(part_points) if part_points else empty,
+                    "part_owner": torch.tensor(owner, dtype=torch.long),
+                },
+                {"index": index},
+            ),
+            CacheEntry(
+                {},
+                {
+                    "index": index,
+                    "annotations": annotations,
+                    "skipped": dict(skipped),
+                    "examples": examples[:MAX_EXAMPLES],
+                },
+            ),
+        )
+
+    def _encode(self, pixels: Sequence[Tensor]) -> Tensor:
+        return self.model.encode_image(torch.stack(list(pixels)).to(self.device)).cpu()
+
+    def texts(self, texts: Sequence[str]) -> Tensor:
+        """Points ``(N, D)`` of texts; equal texts are encoded once and get exactly equal points."""
+        distinct = list(dict.fromkeys(texts))
+        if not distinct:
+            return torch.empty(0, self.model.dim, device=self.device)
+        tokens = self.tokenizer(distinct)
+        key = self._key("texts", tokens=_hash_tensor(tokens))
+        entry = self.cache.get(key)
+        if entry is None:
+            order = (tokens != 0).sum(1).argsort(stable=True)  # texts of one length share a batch: little padding
+            with evaluation_mode(self.model):
+                batches = progress(order.split(self.batch_size), "texts")
+                points = torch.cat([self.model.encode_text(tokens[rows].to(self.device)).cpu() for rows in batches])
+            points = points[order.argsort()]
+            entry = CacheEntry({"points": points})
+            self.cache.put(key, entry)
+        row = {text: i for i, text in enumerate(distinct)}
+        return entry.tensors["points"][[row[text] for text in texts]].to(self.device)
+
+    def class_points(self, classes: Sequence[str], templates: Sequence[str]) -> Tensor:
+        """Points ``(C, D)`` of classes, prompts averaged in the tangent space; equal names, equal points."""
+        distinct = list(dict.fromkeys(classes))
+        prompts = [template.replace("{}", name) for name in distinct for template in templates]
+        tokens = self.tokenizer(prompts).unflatten(0, (len(distinct), len(templates)))
+        key = self._key("classes", tokens=_hash_tensor(tokens), prompts=len(templates))
+        entry = self.cache.get(key)
+        if entry is None:
+            per_batch = max(1, self.batch_size // len(templates))
+            with evaluation_mode(self.model):
+                batches = progress(tokens.split(per_batch), "class prompts")
+                points = torch.cat([self.model.class_points(part.to(self.device)).cpu() for part in batches])
+            entry = CacheEntry({"points": points})
+            self.cache.put(key, entry)
+        row = {name: i for i, name in enumerate(distinct)}
+        return entry.tensors["points"][[row[name] for name in classes]].to(self.device)
+
+    def _key(self, kind: str, **inputs: Any) -> dict[str, Any]:
+        return {"version": CACHE_VERSION, "kind": kind, "model": self.model_fingerprint, **inputs}
+
+
+@dataclass
+class _Item:
+    """One sample as a loader's process hands it over: usable or not, and what was dropped (reasons, and where)."""
+
+    index: int
+    usable: bool
+    reasons: list[str]
+    places: list[str]
+    annotation: Annotation = field(default_factory=Annotation)
+    pixels: Tensor | None = None
+    parts: list[Tensor] = field(default_factory=list)
+
+
+class _Reader(Dataset[_Item]):
+    def __init__(self, samples: SampleSet, transform: Transform | None, part_transform: Transform | None) -> None:
+        self.samples, self.transform, self.part_transform = samples, transform, part_transform
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> _Item:
+        try:
+            sample = self.samples[index]
+        except BadSample as error:
+            return _Item(index, False, [error.reason], [str(error)])
+        item = _Item(
+            index, True, [f"part: {bad.reason}" for bad in sample.dropped], [str(bad) for bad in sample.dropped]
+        )
+        phrases = [part.text for part in sample.parts]
+        item.annotation = Annotation(list(sample.texts), list(sample.labels), list(sample.ignored), phrases)
+        if self.transform is not None:
+            item.pixels = self.transform(sample.image)
+        if self.part_transform is not None:
+            item.parts = [self.part_transform(part.image) for part in sample.parts]
+        return item
+
+
+@contextmanager
+def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients inside; afterwards every module is in the mode it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def progress(items: Iterable[T], what: str, *, quiet_s: float = 5.0, every_s: float = 30.0) -> Iterator[T]:
+    """Iterate with a bar on a terminal; elsewhere with a plain line now and then, once ``quiet_s`` have passed."""
+    if sys.stderr.isatty():
+        yield from track(items, description=what, console=Console(stderr=True), transient=True)
+        return
+    total = len(items) if isinstance(items, Sized) else None
+    due = time.monotonic() + quiet_s
+    for done, item in enumerate(items, start=1):
+        yield item
+        if time.monotonic() > due:
+            print(f"{what}: batch {done}" + (f" of {total}" if total else ""), file=sys.stderr, flush=True)
+            due = time.monotonic() + every_s
+
+
+def _image_fingerprint(samples: SampleSet) -> str:
+    """Equal for sets that show the same images in the same order under other annotations, where a set tells."""
+    return str(getattr(samples, "image_fingerprint", samples.fingerprint))
+
+
+def _hash_tensor(values: Tensor) -> str:
+    return hashlib.sha256(f"{tuple(values.shape)}{values.dtype}".encode() + values.cpu().numpy().tobytes()).hexdigest()

@@ -1,0 +1,236 @@
+"""Metrics as pure functions of arrays. Shares and average precisions are fractions, 0 to 1.
+
+Ties are settled against the model, so that no number depends on the order of candidates or classes: a candidate that
+scores the same as the best match stands before it, and a class that shares the top score with the target is predicted
+instead of it. How many queries that concerned is part of what is returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.stats import binomtest
+from torch import Tensor
+
+#: Scores of (n, ...) queries against (m, ...) candidates, higher is better: ``(n, m)``.
+ScoreFunction = Callable[[Tensor, Tensor], Tensor]
+
+#: Scores held at once: 2**22 numbers are 16 MiB in float32; masks and comparisons take about as much again.
+BLOCK = 2**22
+
+
+def score_blocks(
+    score: ScoreFunction, queries: Tensor, candidates: Tensor, *, block: int = BLOCK
+) -> Iterator[tuple[slice, Tensor]]:
+    """Scores of all candidates for consecutive slices of queries, never more than ``block`` numbers at once.
+
+    Equal rows of ``candidates`` are scored once, so they tie exactly whatever the rounding of the matrix product.
+
+    Raises:
+        ValueError: If a score is NaN.
+    """
+    if len(candidates) == 0:
+        raise ValueError("there is no candidate to rank")
+    distinct, position = _distinct_rows(candidates)
+    rows = max(1, block // len(candidates))
+    for start in range(0, len(queries), rows):
+        part = slice(start, min(start + rows, len(queries)))
+        scores = score(queries[part], distinct)
+        nan = scores.isnan().any(1)
+        if nan.any():
+            row = int(nan.nonzero()[0])
+            raise ValueError(f"the score of query {start + row} is not a number: check the model's embeddings for NaN")
+        yield part, scores if position is None else scores[:, position]
+
+
+def _distinct_rows(candidates: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The distinct rows, and for each candidate which of them it equals (None: all rows differ)."""
+    rows = (
+        candidates.detach().cpu().contiguous().flatten(1)
+        if candidates.dim() > 1
+        else candidates.detach().cpu()[:, None]
+    )
+    as_bytes = np.ascontiguousarray(rows.numpy()).view(np.dtype((np.void, rows.element_size() * rows.shape[1])))[:, 0]
+    _, first, position = np.unique(as_bytes, return_index=True, return_inverse=True)
+    if len(first) == len(candidates):
+        return candidates, None
+    return candidates[torch.from_numpy(first)], torch.from_numpy(position).to(candidates.device)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Where the best match of every query stands.
+
+    Attributes:
+        before: ``(Q,)`` int64, how many candidates that do not match stand before the best match; 0 is a hit at 1.
+        tied: How many queries have a candidate that does not match at exactly the score of their best match.
+    """
+
+    before: Tensor
+    tied: int
+
+    def recall_at(self, k: int) -> float:
+        """Share of queries with at least one match among the first ``k``; ``k`` may exceed the number of candidates."""
+        if k < 1:
+            raise ValueError(f"recall@k needs k of at least 1, got {k}")
+        return (self.before < k).double().mean().item()
+
+
+def retrieval_ranks(
+    score: ScoreFunction,
+    queries: Tensor,
+    candidates: Tensor,
+    query_owner: Tensor,
+    candidate_owner: Tensor,
+    *,
+    block: int = BLOCK,
+) -> Ranks:
+    """Rank candidates for every query by counting, in bounded memory: the N x N matrix never exists.
+
+    Args:
+        score: ``(n, ...), (m, ...) -> (n, m)``, higher is better; ``model.score`` for embeddings.
+        queries, candidates: Rows that ``score`` understands.
+        query_owner, candidate_owner: ``(Q,)`` and ``(N,)`` int64; a candidate matches a query of the same owner.
+    Raises:
+        ValueError: If a query has no match, or a score is NaN.
+    """
+    if len(queries) == 0:
+        raise ValueError("there is no query to rank candidates for")
+    before, tied = [], 0
+    for part, scores in score_blocks(score, queries, candidates, block=block):
+        match = query_owner[part, None] == candidate_owner[None, :]
+        if not match.any(1).all():
+            row = int((~match.any(1)).nonzero()[0])
+            raise ValueError(f"query {part.start + row} has no match among the {len(candidates)} candidates")
+        best = scores.masked_fill(~match, -torch.inf).amax(1, keepdim=True)
+        rivals = scores.masked_fill_(match, -torch.inf)  # a second match is no rival of the best one
+        above, level = (rivals > best).sum(1), (rivals == best).sum(1)
+        before.append(above + level)
+        tied += int((level > 0).sum())
+    return Ranks(torch.cat(before), tied)
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What zero-shot classification gives for every image.
+
+    Attributes:
+        predicted: ``(N,)`` int64, the class of the highest score; in a tie the first one other than the target.
+        before: ``(N,)`` int64, how many other classes score at least as high as the target.
+        tied: How many images have another class at exactly the target's score.
+    """
+
+    predicted: Tensor
+    before: Tensor
+    tied: int
+
+    def accuracy(self, k: int = 1) -> float:
+        """Share of images whose target is among the ``k`` best classes."""
+        return (self.before < k).double().mean().item()
+
+
+def classify(
+    score: ScoreFunction, images: Tensor, class_points: Tensor, target: Tensor, *, block: int = BLOCK
+) -> Predictions:
+    """Score ``images`` ``(N, ...)`` against ``class_points`` ``(C, ...)``; ``target`` ``(N,)`` holds class indices.
+
+    Raises:
+        ValueError: If there is no image, a target is no class index, or a score is NaN.
+    """
+    if len(images) == 0:
+        raise ValueError("there is no image to classify")
+    outside = (target < 0) | (target >= len(class_points))
+    if outside.any():
+        row = int(outside.nonzero()[0])
+        raise ValueError(
+            f"image {row} has label {int(target[row])}, "
+            f"but the {len(class_points)} classes are 0 to {len(class_points) - 1}"
+        )
+    predicted, before, tied = [], [], 0
+    for part, scores in score_blocks(score, images, class_points, block=block):
+        wanted = target[part, None]
+        own = scores.gather(1, wanted)
+        rivals = scores.scatter(1, wanted, -torch.inf)
+        top, index = rivals.max(1)
+        first = (rivals == top[:, None]).int().argmax(1) if len(class_points) > 1 else index
+        predicted.append(torch.where(top >= own[:, 0], first, wanted[:, 0]))
+        level = (rivals == own).sum(1)
+        before.append((rivals > own).sum(1) + level)
+        tied += int((level > 0).sum())
+    return Predictions(torch.cat(predicted), torch.cat(before), tied)
+
+
+def recall_per_class(predicted: Tensor, target: Tensor, num_classes: int) -> Tensor:
+    """Share of each class's images that are predicted as it, ``(C,)`` float64; NaN for a class without images."""
+    images = torch.bincount(target, minlength=num_classes)
+    right = torch.bincount(target[predicted == target], minlength=num_classes)
+    return right.double() / images  # 0 / 0 is the NaN
+
+
+def mean_per_class(predicted: Tensor, target: Tensor, num_classes: int, *, over: str = "target") -> float:
+    """Mean of :func:`recall_per_class`.
+
+    Args:
+        over: ``"target"`` averages over classes that have images. ``"target_or_predicted"`` also counts a class that is
+            predicted but has no image, as 0: the rule of torchmetrics' macro average, and so of the numbers that MERU
+            and its successors published.
+    """
+    recall = recall_per_class(predicted, target, num_classes)
+    if over == "target":
+        return recall.nanmean().item()
+    if over == "target_or_predicted":
+        counted = torch.zeros(num_classes, dtype=torch.bool)
+        counted[predicted], counted[target] = True, True
+        return recall.nan_to_num(0.0)[counted].mean().item()
+    raise ValueError(f"mean per class goes over 'target' or 'target_or_predicted', not {over!r}")
+
+
+def average_precision(
+    scores: np.ndarray, positive: np.ndarray, *, valid: np.ndarray | None = None, interpolation: str = "area"
+) -> np.ndarray:
+    """Average precision of every class over a ranking of all images; equal scores are one step of the curve.
+
+    Args:
+        scores: ``(N, C)``, higher is better.
+        positive: ``(N, C)`` bool.
+        valid: ``(N, C)`` bool; entries that are False count as neither positive nor negative (VOC's "difficult").
+        interpolation: ``"area"`` is the sum of precision times step in recall, as in scikit-learn; ``"11-point"``
+            averages the best precision at recalls of at least 0, 0.1, ..., 1 (PASCAL VOC 2007).
+    Returns:
+        ``(C,)`` float64; NaN for a class without a valid positive.
+    """
+    if interpolation not in ("area", "11-point"):
+        raise ValueError(f"interpolation is 'area' or '11-point', not {interpolation!r}")
+    if np.isnan(scores).any():
+        raise ValueError("a score is not a number: check the model's embeddings for NaN")
+    valid = np.ones_like(positive, dtype=bool) if valid is None else valid
+    return np.array([_one_ap(scores[v, c], positive[v, c], interpolation) for c, v in enumerate(valid.T)])
+
+
+def _one_ap(scores: np.ndarray, positive: np.ndarray, interpolation: str) -> float:
+    if not positive.any():
+        return float("nan")
+    order = np.argsort(-scores, kind="stable")
+    scores, positive = scores[order], positive[order]
+    last_of_step = np.append(np.flatnonzero(np.diff(scores)), len(scores) - 1)
+    found = np.cumsum(positive)[last_of_step]
+    precision, recall = found / (last_of_step + 1), found / positive.sum()
+    if interpolation == "area":
+        return float(np.sum(np.diff(recall, prepend=0.0) * precision))
+    best_from_here = np.maximum.accumulate(precision[::-1])[::-1]
+    # recall is a ratio of integers and the levels are tenths: compare without the rounding of 0.1 * i
+    first_at = np.searchsorted(found * 10, np.arange(11) * positive.sum(), side="left")
+    return float(best_from_here[first_at].mean())
+
+
+def wilson_interval(successes: int, n: int, *, confidence: float = 0.95) -> tuple[float, float]:
+    """Wilson score interval of a share, for independent trials.
+
+    Raises:
+        ValueError: If ``n`` is 0 or smaller than ``successes``.
+    """
+    interval = binomtest(successes, n).proportion_ci(confidence, method="wilson")
+    return float(interval.low), float(interval.high)

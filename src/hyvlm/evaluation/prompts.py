@@ -1,0 +1,64 @@
+"""Prompt sets for zero-shot classification, by name or from a file. ``{}`` stands for the class name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hyvlm.registry import Registry, unknown
+
+TEMPLATES: Registry[Callable[[], tuple[str, ...]]] = Registry("prompt set")
+
+
+@TEMPLATES.register("photo")
+def photo() -> tuple[str, ...]:
+    """One prompt: "a photo of a {}."."""
+    return ("a photo of a {}.",)
+
+
+@TEMPLATES.register("plain")
+def plain() -> tuple[str, ...]:
+    """Three prompts without a medium: "a {}.", "the {}.", "one {}."; for renderings and for phrases that name parts."""
+    return ("a {}.", "the {}.", "one {}.")
+
+
+@TEMPLATES.register("name")
+def name() -> tuple[str, ...]:
+    """The class name alone."""
+    return ("{}",)
+
+
+@TEMPLATES.register("openai")
+def openai() -> tuple[str, ...]:
+    """The 80 prompts of CLIP's ImageNet evaluation, from open_clip."""
+    from open_clip.zero_shot_metadata import OPENAI_IMAGENET_TEMPLATES
+
+    return tuple(template("{}") for template in OPENAI_IMAGENET_TEMPLATES)
+
+
+def read_templates(name: str) -> tuple[str, ...]:
+    """The prompt set called ``name``, or the lines of the file at that path.
+
+    Raises:
+        ValueError: Neither a known name nor a file; or a line that does not hold ``{}`` exactly once.
+    """
+    if name in TEMPLATES:
+        return TEMPLATES[name]()
+    if not Path(name).is_file():
+        raise ValueError(f"{unknown('prompt set', name, list(TEMPLATES))} A file with one template a line will do, too")
+    lines = [line.strip() for line in Path(name).read_text(encoding="utf-8").splitlines()]
+    for number, line in enumerate(lines, start=1):
+        if line and line.count("{}") != 1:
+            raise ValueError(
+                f"{name}:{number}: a template holds {{}} exactly once, where the class name goes, got {line!r}"
+            )
+    templates = tuple(line for line in lines if line)
+    if not templates:
+        raise ValueError(f"{name}: no template in this file; expected one a line, as 'a photo of a {{}}.'")
+    return templates
+
+
+def hash_lines(lines: Sequence[str]) -> str:
+    """Hash of a list of texts in its order; class lists and prompt sets are told apart by it."""
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]

@@ -1,0 +1,193 @@
+"""Results as a value, as a table on the screen, and as ``results.json`` and ``results.csv`` in a folder."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hyvlm.evaluation.task import Outcome
+
+COLUMNS = (
+    "task",
+    "data",
+    "split",
+    "metric",
+    "value",
+    "unit",
+    "low",
+    "high",
+    "n",
+    "total",
+    "templates",
+    "score",
+    "model",
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one task measured on one data set, with everything that the numbers depend on.
+
+    Attributes:
+        task, version: Name and version of the task.
+        data, split, data_fingerprint: Which samples.
+        outcome: The numbers, how many samples they rest on, and what was left out.
+        settings: The task's settings, defaults filled in.
+        score: Manifold whose score ranked the pairs.
+        model: Fingerprint of the model.
+        library: Version of hyvlm.
+        texts_cut: Distinct texts longer than the model's context, which lost their end.
+        seconds: Time it took, without what came from the cache.
+    """
+
+    task: str
+    version: int
+    data: str
+    split: str
+    outcome: Outcome
+    settings: dict[str, Any]
+    score: str
+    model: str
+    library: str
+    data_fingerprint: str
+    texts_cut: int
+    seconds: float
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Metrics that are defined, by name."""
+        return {name: value for name, value in self.outcome.scores.items() if math.isfinite(value)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; a metric that is not defined is null, with its reason under ``undefined``."""
+        outcome = self.outcome
+        missing = {name for name, value in outcome.scores.items() if not math.isfinite(value)}
+        return {
+            "task": self.task,
+            "task_version": self.version,
+            "data": self.data,
+            "split": self.split,
+            "scores": {name: None if name in missing else value for name, value in outcome.scores.items()},
+            "undefined": {name: outcome.undefined.get(name, "not a finite number") for name in sorted(missing)},
+            "units": outcome.units,
+            "intervals_95": {name: list(ends) for name, ends in outcome.intervals.items()},
+            "n": outcome.n,
+            "total": outcome.total,
+            "skipped": dict(outcome.skipped),
+            "skipped_examples": outcome.skipped_examples,
+            "ties": outcome.ties,
+            "texts_cut": self.texts_cut,
+            "settings": self.settings,
+            "details": outcome.details,
+            "notes": outcome.notes,
+            "score": self.score,
+            "model": self.model,
+            "data_fingerprint": self.data_fingerprint,
+            "library_version": self.library,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def _identity(entry: dict[str, Any]) -> str:
+    """Equal for two entries of which the later one replaces the earlier one."""
+    keys = ("task", "data", "split", "settings", "model")
+    return json.dumps([entry.get(key) for key in keys], sort_keys=True)
+
+
+def write_results(results: Sequence[Result], out: str | Path) -> Path:
+    """Write ``results.json`` and ``results.csv`` into ``out``; returns the path of the former.
+
+    Entries already there stay, unless one of ``results`` repeats the same evaluation of the same model. Each file
+    appears complete or not at all.
+
+    Raises:
+        ValueError: If ``out`` holds a ``results.json`` that this function did not write.
+    """
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "results.json"
+    entries = {_identity(entry): entry for entry in [*_existing(path), *(result.to_dict() for result in results)]}
+    rows = list(entries.values())
+    _write(path, json.dumps({"results": rows}, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+    table = io.StringIO()
+    writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(row for entry in rows for row in _csv_rows(entry))
+    _write(out / "results.csv", table.getvalue())
+    return path
+
+
+def _existing(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))["results"]
+        return [dict(entry) for entry in entries]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} is not a results file of hyvlm: move it away or choose another folder ({error!r})"
+        ) from None
+
+
+def _csv_rows(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    shared = {key: entry[key] for key in ("task", "data", "split", "n", "total", "score", "model")}
+    shared["templates"] = entry["settings"].get("templates", "")
+    for name, value in entry["scores"].items():
+        low, high = entry["intervals_95"].get(name, ("", ""))
+        unit = entry["units"].get(name, "")
+        yield {**shared, "metric": name, "value": value, "unit": unit, "low": low, "high": high}
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def results_table(results: Sequence[Result]) -> RenderableType:
+    """Tables to print with rich: every metric, what it rests on, and what a reader of it must know."""
+    shown: list[RenderableType] = []
+    width = max((len(name) for result in results for name in result.outcome.scores), default=0)
+    for result in results:
+        outcome = result.outcome
+        where = f"{result.data} ({result.split})" if result.split else result.data
+        title = Text.assemble((result.task, "bold"), f" on {where}, {outcome.n} of {outcome.total} scored")
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2))
+        table.add_column(min_width=width)
+        table.add_column(justify="right", min_width=10)
+        table.add_column(style="dim")
+        for name, value in outcome.scores.items():
+            ends = outcome.intervals.get(name)
+            unit = outcome.units.get(name, "")
+            interval = f"95% interval {_number(ends[0], unit)} to {_number(ends[1], unit)}" if ends else ""
+            table.add_row(name, _number(value, unit) if math.isfinite(value) else "not defined", interval)
+        shown += [title, table, *(Text(f"  {line}", style="dim") for line in _remarks(result)), Text()]
+    return Group(*shown[:-1])
+
+
+def _number(value: float, unit: str) -> str:
+    return f"{value:.2f}%" if unit == "%" else f"{value:.3f} {unit}".rstrip()
+
+
+def _remarks(result: Result) -> Iterator[str]:
+    outcome = result.outcome
+    if outcome.skipped:
+        yield "skipped " + ", ".join(f"{count} ({reason})" for reason, count in outcome.skipped.items())
+    tied = {kind: count for kind, count in outcome.ties.items() if count}
+    if tied:
+        yield "ties, counted against the model: " + ", ".join(f"{count} {kind}" for kind, count in tied.items())
+    if result.texts_cut:
+        yield f"{result.texts_cut} texts were longer than the model's context and lost their end"
+    yield from (f"{name} is not defined: {reason}" for name, reason in outcome.undefined.items())
+    yield from outcome.notes

@@ -1,0 +1,133 @@
+"""Run tasks on data sets, with one pass over the images of each, and keep what came out."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hyvlm.data.catalog import SampleSet, open_data
+from hyvlm.evaluation import classification, hierarchy, multilabel, order, retrieval  # noqa: F401  (they register)
+from hyvlm.evaluation.embed import Embedder, EmbeddingCache
+from hyvlm.evaluation.report import Result, write_results
+from hyvlm.evaluation.task import TASKS, Task
+from hyvlm.models import DualEncoder, Tokenizer
+
+
+@dataclass(frozen=True)
+class EvalSpec:
+    """One evaluation: a task on a data set. None leaves a setting at the task's or the data set's default.
+
+    Attributes:
+        task: Name in :data:`hyvlm.evaluation.task.TASKS`.
+        data: ``"NAME"`` or ``"NAME:LOCATION"``, or an open sample set of the content that the task needs.
+        split: Which split of ``data``.
+        templates: Prompt set by name, or a file of one template a line.
+        hierarchy: File of ``child parent`` lines.
+        resize: ``"squash"`` or ``"crop"``.
+        image_size, part_size: Side in pixels of images and of part crops.
+    """
+
+    task: str
+    data: str | SampleSet
+    split: str | None = None
+    templates: str | None = None
+    hierarchy: str | None = None
+    resize: str | None = None
+    image_size: int | None = None
+    part_size: int | None = None
+
+    def build(self) -> Task:
+        """The task with its settings.
+
+        Raises:
+            ValueError: Unknown task, or a setting that the task does not have.
+        """
+        kind = TASKS[self.task]
+        known = {field.name for field in dataclasses.fields(kind)}
+        given = {k: v for k, v in vars(self).items() if k not in ("task", "data", "split") and v is not None}
+        for name in given:
+            if name not in known:
+                raise ValueError(f"the task {self.task!r} has no setting {name!r}; it has: {', '.join(sorted(known))}")
+        return kind(**given)
+
+
+def evaluate(
+    model: DualEncoder,
+    tokenizer: Tokenizer,
+    specs: Sequence[EvalSpec],
+    *,
+    out: str | Path | None = None,
+    cache: EmbeddingCache | None = None,
+    batch_size: int = 64,
+    workers: int = 0,
+) -> list[Result]:
+    """Evaluate ``model``, whatever mode it is in; it is left in that mode, and no gradient is kept.
+
+    Every name, file and split is checked before the first image is read.
+
+    Args:
+        specs: What to evaluate; evaluations of the same images share one pass over them.
+        out: Folder for ``results.json`` and ``results.csv``; results of other evaluations that are there already stay.
+        cache: Where embeddings are kept; None keeps them for this call only.
+        batch_size: Images, or texts, at a time.
+        workers: Processes that read images; 0 reads in this one.
+    Returns:
+        One result per spec, in their order.
+    Raises:
+        ValueError, FileNotFoundError: One sentence on what is wrong with a spec, its data or the model's points.
+    """
+    tasks = [spec.build() for spec in specs]
+    opened: dict[tuple[str, str | None, str], SampleSet] = {}
+    samples = [_open(spec, task, opened) for spec, task in zip(specs, tasks, strict=True)]
+    embedder = Embedder(model, tokenizer, cache or EmbeddingCache(), batch_size=batch_size, workers=workers)
+    results: dict[int, Result] = {}
+    for i in sorted(range(len(specs)), key=lambda i: not tasks[i].parts):
+        results[i] = _run(specs[i].task, tasks[i], samples[i], embedder)
+    ordered = [results[i] for i in range(len(specs))]
+    if out is not None:
+        write_results(ordered, out)
+    return ordered
+
+
+def _open(spec: EvalSpec, task: Task, opened: dict[tuple[str, str | None, str], SampleSet]) -> SampleSet:
+    if not isinstance(spec.data, str):
+        return spec.data
+    key = (spec.data, spec.split, task.content)
+    if key not in opened:
+        opened[key] = open_data(spec.data, split=spec.split, content=task.content)
+    return opened[key]
+
+
+def _run(name: str, task: Task, samples: SampleSet, embedder: Embedder) -> Result:
+    cut_before, start = embedder.tokenizer.truncated, time.perf_counter()
+    outcome = task.run(embedder, samples)
+    return Result(
+        task=name,
+        version=task.version,
+        data=samples.name,
+        split=samples.split,
+        outcome=outcome,
+        settings=_settings(task, embedder),
+        score=_score_name(embedder.model),
+        model=embedder.model_fingerprint,
+        library=importlib.metadata.version("hyvlm"),
+        data_fingerprint=samples.fingerprint,
+        texts_cut=embedder.tokenizer.truncated - cut_before,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _settings(task: Task, embedder: Embedder) -> dict[str, Any]:
+    settings = dataclasses.asdict(task)
+    settings["image_size"] = settings["image_size"] or embedder.image_size
+    return settings
+
+
+def _score_name(model: DualEncoder) -> str:
+    """What ranked the pairs: the manifold that the model's score belongs to."""
+    return type(model.manifold).__name__.lower()

@@ -1,0 +1,81 @@
+"""What a task is, what it returns, and the registry of tasks. A new task is one file with one registered class."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from hyvlm.data.catalog import SampleSet
+from hyvlm.evaluation.embed import Embedder
+from hyvlm.registry import Registry
+
+
+@dataclass
+class Outcome:
+    """What a task measured on one sample set.
+
+    Attributes:
+        scores: Metric name to value, in the order in which they are shown; NaN where a metric is not defined.
+        units: Metric name to unit ("%", "edges"); none for a plain number.
+        n: Samples scored.
+        total: Samples in the set.
+        skipped: Samples (and parts) left out, by reason.
+        skipped_examples: Where the first few of them are.
+        ties: Queries that a tie decided, by kind; ties go against the model.
+        intervals: 95% interval of some metrics.
+        undefined: Why a metric is NaN, by name.
+        details: Further facts that the numbers depend on (hashes, counts, sizes).
+        notes: Remarks that a reader of the numbers must see.
+    """
+
+    scores: dict[str, float]
+    units: dict[str, str]
+    n: int
+    total: int
+    skipped: Counter[str] = field(default_factory=Counter)
+    skipped_examples: list[str] = field(default_factory=list)
+    ties: dict[str, int] = field(default_factory=dict)
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    undefined: dict[str, str] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(ABC):
+    """A measurement of a model on a sample set; subclasses add their settings as fields.
+
+    Attributes:
+        version: Goes up when a number would move.
+        content: What the sample set must hold, see :func:`hyvlm.data.open_data`.
+        parts: Whether the task looks at part crops; such tasks run first, so that one pass serves the others, too.
+        resize: ``"squash"`` or ``"crop"``; the published evaluations squash for retrieval and crop for classification.
+        image_size: Side of the images in pixels; None is the model's own.
+    """
+
+    version: ClassVar[int]
+    content: ClassVar[str]
+    parts: ClassVar[bool] = False
+
+    resize: str = "squash"
+    image_size: int | None = None
+
+    @abstractmethod
+    def run(self, embedder: Embedder, samples: SampleSet) -> Outcome:
+        """Measure. Raises ValueError for a model or a sample set that the task is not defined for."""
+
+
+TASKS: Registry[type[Task]] = Registry("task")
+
+
+def percent(shares: Mapping[str, float]) -> dict[str, float]:
+    """Shares, 0 to 1, in percent."""
+    return {name: 100 * share for name, share in shares.items()}
+
+
+def percent_interval(interval: tuple[float, float]) -> tuple[float, float]:
+    """An interval of a share in percent."""
+    return 100 * interval[0], 100 * interval[1]
