@@ -42,7 +42,8 @@ _TOWERS = {
     "textual.resblocks.": "text_tower.transformer.resblocks.",
     "textual.ln_final.": "text_tower.ln_final.",
     "textual_proj.": "text_projection.",
-    "pixel_mean": "pixel_mean",  # released HyCoCLIP and UNCHA files hold unusual values here, and were trained with them
+    # Released HyCoCLIP and UNCHA files hold unusual pixel statistics, and were trained with them.
+    "pixel_mean": "pixel_mean",
     "pixel_std": "pixel_std",
 }
 _LIFT = {"curv": "manifold.log_c", "visual_alpha": "image_log_scale", "textual_alpha": "text_log_scale"}
@@ -57,11 +58,12 @@ KEY_MAPS: dict[str, KeyMap] = {
     "hycoclip": KeyMap(rename=_TOWERS | _LIFT, drop=_UNUSED),
     "uncha": KeyMap(
         rename=_TOWERS | _LIFT,
-        drop=_UNUSED
-        | dict.fromkeys(
-            ("global_logit_scale", "global_local_logit_scale", "local_logit_scale"),
-            "a temperature belongs to the objective",
-        )
-        | {"textual.min_radius_head.": "the released code never calls it"},
+        drop={
+            **_UNUSED,
+            "global_logit_scale": "a temperature belongs to the objective",
+            "global_local_logit_scale": "a temperature belongs to the objective",
+            "local_logit_scale": "a temperature belongs to the objective",
+            "textual.min_radius_head.": "the released code never calls it",
+        },
     ),
 }

@@ -23,8 +23,8 @@ class DualEncoder(nn.Module):
 
     Features (tower, then projection) are vectors of the tangent space at the origin; scaled and lifted they are points.
     The same towers serve wholes and parts. The scales start at ``1 / sqrt(D)``, so that points start near unit norm
-    (Desai et al. 2023; for a product of factors, D is a factor's), and stay at most 1. The sphere knows no length: there
-    they are the constant 1.
+    (Desai et al. 2023; for a product of factors, D is a factor's), and stay at most 1. The sphere knows no length:
+    there they are the constant 1.
 
     Args:
         config: Shapes of the towers, width D of the embedding, pixel statistics.
@@ -185,7 +185,10 @@ def build_manifold(section: Mapping[str, Any]) -> Manifold:
     for key, parameter in parameters.items():
         if parameter.default is parameter.empty and key not in settings:
             raise ValueError(f"manifold.{key} is missing; '{section['name']}' needs it")
-    return manifold(**settings)
+    try:
+        return manifold(**settings)
+    except TypeError as error:
+        raise ValueError(f"manifold '{section['name']}' cannot be built from {settings}: {error}") from error
 
 
 def build_model(config: Mapping[str, Any] | DictConfig) -> DualEncoder:

@@ -113,7 +113,7 @@ def load_state(model: DualEncoder, file: str | Path) -> None:
 
 
 def check_state_dict(model: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
-    """Raise a one-line ValueError that names the first difference if ``weights`` from ``source`` do not fit ``model``."""
+    """Raise a ValueError that names the first difference if ``weights``, read from ``source``, do not fit ``model``."""
     expected = model.state_dict()
     for key, value in expected.items():
         if key not in weights:

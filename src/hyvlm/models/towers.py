@@ -57,7 +57,7 @@ class ImageTower(VisionTransformer):
             dynamic_img_size=True,
             **conv_stem,
         )
-        self.patch = patch
+        self.image_size, self.patch = image_size, patch
         del self.pos_embed  # timm's is a parameter
         self.register_buffer("pos_embed", sincos_positions(self.patch_embed.grid_size, width))
 
