@@ -7,7 +7,9 @@ the middle of an epoch, processes can share it without overlap, and embeddings c
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 
 from torch.utils.data import Dataset
 
@@ -27,6 +29,8 @@ class SampleSet(Dataset[Sample]):
         fingerprint: Hash of the content that a sample can depend on; equal fingerprints mean equal samples.
         classes: Class names, for contents "classes" and "labels"; ``Sample.labels`` indexes them.
         parents: Child name to parent name of the class taxonomy, where one is known.
+        dropped: How many samples were left out when the set was opened, by reason; they are not in ``len``.
+        dropped_examples: Where the first few of them are.
     """
 
     name: str
@@ -34,6 +38,8 @@ class SampleSet(Dataset[Sample]):
     fingerprint: str
     classes: tuple[str, ...] = ()
     parents: Mapping[str, str] | None = None
+    dropped: Mapping[str, int] = MappingProxyType({})
+    dropped_examples: Sequence[str] = ()
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -58,8 +64,11 @@ def open_data(spec: str, *, split: str | None = None, content: str = "pairs") ->
     if content not in CONTENTS:
         raise ValueError(f"unknown content {content!r}; known: {', '.join(CONTENTS)}")
     name, _, location = spec.partition(":")
+    known = ", ".join(DATASETS)
     suffixes = {".tar": "shards", ".csv": "table", ".jsonl": "table", ".tsv": "table"}
     for suffix, kind in suffixes.items():
         if name not in DATASETS and spec.lower().endswith(suffix):
             name, location = kind, spec
+    if name not in DATASETS and not location and Path(name).exists():
+        raise ValueError(f"{name} is a path: put the kind of data set before it, such as coco:{name} ({known})")
     return DATASETS[name](location, split=split, content=content)

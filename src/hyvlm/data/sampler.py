@@ -28,7 +28,7 @@ class GlobalBatches(Sampler[list[tuple[int, int]]]):
         seed: Seed of the order.
         rank, world_size: This process and how many there are.
         start_step: First step to yield.
-        stop_step: Step before which to stop; None goes on for ever.
+        steps: Steps of the whole run, at which to stop; None goes on for ever.
         shuffle: False keeps the set's own order in every epoch.
     Raises:
         ValueError: No samples, or numbers out of range.
@@ -43,7 +43,7 @@ class GlobalBatches(Sampler[list[tuple[int, int]]]):
         rank: int = 0,
         world_size: int = 1,
         start_step: int = 0,
-        stop_step: int | None = None,
+        steps: int | None = None,
         shuffle: bool = True,
     ) -> None:
         if n < 1:
@@ -52,11 +52,11 @@ class GlobalBatches(Sampler[list[tuple[int, int]]]):
             raise ValueError(f"batch_size is the size of the global batch, at least 1, got {batch_size}")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} is outside a world of {world_size} processes")
-        if start_step < 0 or (stop_step is not None and stop_step < start_step):
-            raise ValueError(f"steps run from start_step to stop_step, got {start_step} to {stop_step}")
+        if start_step < 0 or (steps is not None and steps < start_step):
+            raise ValueError(f"the run goes from start_step {start_step} to steps {steps}, which lies before it")
         self.n, self.batch_size, self.seed, self.shuffle = n, batch_size, seed, shuffle
         self.rank, self.world_size = rank, world_size
-        self.start_step, self.stop_step = start_step, stop_step
+        self.start_step, self.steps = start_step, steps
         self.steps_per_epoch = -(-n // batch_size)
 
     def order(self, epoch: int) -> torch.Tensor:
@@ -68,7 +68,7 @@ class GlobalBatches(Sampler[list[tuple[int, int]]]):
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
         step, current = self.start_step, -1
-        while self.stop_step is None or step < self.stop_step:
+        while self.steps is None or step < self.steps:
             epoch, batch = divmod(step, self.steps_per_epoch)
             if epoch != current:
                 current, order = epoch, self.order(epoch)
@@ -79,9 +79,9 @@ class GlobalBatches(Sampler[list[tuple[int, int]]]):
             step += 1
 
     def __len__(self) -> int:
-        if self.stop_step is None:
-            raise TypeError("batches without stop_step have no end")
-        return self.stop_step - self.start_step
+        if self.steps is None:
+            raise TypeError("without a number of steps the batches have no end")
+        return self.steps - self.start_step
 
 
 def train_loader(
@@ -92,7 +92,7 @@ def train_loader(
     rank: int = 0,
     world_size: int = 1,
     start_step: int = 0,
-    stop_step: int | None = None,
+    steps: int | None = None,
     workers: int = 0,
     prefetch: int = 4,
 ) -> DataLoader[Batch]:
@@ -116,11 +116,11 @@ def train_loader(
         rank=rank,
         world_size=world_size,
         start_step=start_step,
-        stop_step=stop_step,
+        steps=steps,
     )
     return DataLoader(
         views,  # type: ignore[arg-type]
-        batch_sampler=batches,  # type: ignore[arg-type]
+        batch_sampler=batches,
         collate_fn=Collate(views.image_size, views.part_size, parts=views.max_parts > 0),
         num_workers=workers,
         worker_init_fn=_one_thread,

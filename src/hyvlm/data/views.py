@@ -56,7 +56,7 @@ class TrainViews(Dataset[Item | BadSample]):
         augment: The recipe's augmentation, see :func:`hyvlm.data.transforms.train_transform`; parts draw their own.
         parts: ``max`` parts a sample and the ``choice`` among them: "first" takes them in the set's order, "random"
             anew at each visit. A part that cannot be used is replaced by the next, and counted.
-        captions: "random" draws one of the captions at each visit, "first" always takes the first.
+        caption: "random" draws one of the captions at each visit, "first" always takes the first.
         seed: Seed of all of it.
         strict: Raise :class:`BadSample` instead of returning it.
     """
@@ -71,16 +71,16 @@ class TrainViews(Dataset[Item | BadSample]):
         views: Sequence[str] = ("image", "text", "part_image", "part_text"),
         part_size: int | None = None,
         parts: Mapping[str, Any] | None = None,
-        captions: str = "random",
+        caption: str = "random",
         seed: int = 0,
         strict: bool = False,
     ) -> None:
         self.max_parts, self.choice = _part_settings({} if parts is None else parts)
-        if captions not in ("random", "first"):
-            raise ValueError(f"captions is 'random' or 'first', got {captions!r}")
+        if caption not in ("random", "first"):
+            raise ValueError(f"caption is 'random' or 'first', got {caption!r}")
         if not any(view.startswith("part_") for view in views):
             self.max_parts = 0
-        self.samples, self.tokenizer, self.captions, self.seed, self.strict = samples, tokenizer, captions, seed, strict
+        self.samples, self.tokenizer, self.caption, self.seed, self.strict = samples, tokenizer, caption, seed, strict
         self.image_size, self.part_size = image_size, part_size or image_size
         self.transform = train_transform(augment, self.image_size)
         self.part_transform = train_transform(augment, self.part_size)
@@ -104,9 +104,10 @@ class TrainViews(Dataset[Item | BadSample]):
     def _views(self, sample: Sample) -> Item:
         if not sample.texts:
             raise BadSample("no caption", f"sample {sample.key!r}")
-        caption = sample.texts[_draw(len(sample.texts)) if self.captions == "random" else 0]
+        text = sample.texts[_draw(len(sample.texts)) if self.caption == "random" else 0]
         image = self.transform(sample.image)
-        texts, crops, dropped = [caption], [], list(sample.dropped) if self.max_parts else []
+        texts, crops = [text], list[Tensor]()
+        dropped = list(sample.dropped) if self.max_parts else []
         for number in self._order(sample.parts):
             if len(crops) == self.max_parts:
                 break

@@ -1,0 +1,196 @@
+"""COCO-format folders: images, captions and object boxes. Lin et al. 2014, "Microsoft COCO"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hyvlm.data.boxes import cut_part
+from hyvlm.data.catalog import DATASETS, SampleSet
+from hyvlm.data.files import (
+    Drops,
+    Fingerprint,
+    ImageFolder,
+    a,
+    check_offer,
+    clean_texts,
+    existing,
+    need_folder,
+    read_json,
+)
+from hyvlm.types import BadSample, Sample
+
+
+@dataclass
+class CocoImage:
+    """What the annotation files say of one image; boxes are ``[x, y, width, height]`` in pixels, as in the files."""
+
+    name: str
+    captions: list[object] = field(default_factory=list)
+    objects: list[tuple[int, list[float]]] = field(default_factory=list)
+    crowds: set[int] = field(default_factory=set)
+
+
+class Coco(SampleSet):
+    """Images in the order of their ids; for content "classes" one crop an object, in the order of the file."""
+
+    def __init__(self, files: CocoFiles, name: str, split: str, content: str) -> None:
+        self.name, self.split, self.content = name, split, content
+        self.images, self.classes, self.parents = files.read(split)
+        drops = Drops()
+        folder = files.image_folder(split)
+        fingerprint = Fingerprint("coco", split, content)
+        for path in (files.captions(split), files.instances(split)):
+            if path.is_file():
+                fingerprint.add_file(path.name, path)
+        found = existing((image.name for image in self.images), folder, fingerprint, drops)
+        self.images = [image for image in self.images if image.name in found]
+        if content == "pairs":
+            for image in self.images:
+                if not clean_texts(image.captions):
+                    drops.add("no caption", image.name)
+            self.images = [image for image in self.images if clean_texts(image.captions)]
+        self.objects = [(i, k) for i, image in enumerate(self.images) for k in range(len(image.objects))]
+        if not len(self):
+            raise ValueError(f"{name}: no image of split {split!r} has what content {content!r} needs")
+        self.folder = ImageFolder(folder)
+        self.fingerprint = fingerprint.hexdigest()
+        self.dropped, self.dropped_examples = drops.counts, drops.examples
+        drops.report(name)
+
+    def __len__(self) -> int:
+        return len(self.objects if self.content == "classes" else self.images)
+
+    def __getitem__(self, index: int) -> Sample:
+        if self.content == "classes":
+            return self._crop(*self.objects[index])
+        image = self.images[index]
+        sample = Sample(image.name, self.folder.load(image.name))
+        if self.content == "labels":
+            sample.labels = sorted({label for label, _ in image.objects})
+            sample.ignored = sorted(image.crowds - set(sample.labels))
+            return sample
+        sample.texts = clean_texts(image.captions)
+        for number, (label, box) in enumerate(image.objects):
+            where = f"part {number} of sample {image.name!r}"
+            try:
+                sample.parts.append(cut_part(sample.image, _corners(box), a(self.classes[label]), where))
+            except BadSample as bad:
+                sample.dropped.append(bad)
+        return sample
+
+    def _crop(self, index: int, number: int) -> Sample:
+        image = self.images[index]
+        label, box = image.objects[number]
+        where = f"object {number} of {image.name!r}"
+        part = cut_part(self.folder.load(image.name), _corners(box), self.classes[label], where)
+        return Sample(f"{image.name}#{number}", part.image, labels=[label])
+
+
+class CocoFiles:
+    """Where the files of a COCO folder are: the published layout, or all images in one folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = need_folder(root, "coco")
+        self.flat = (root / "instances.json").is_file() or (root / "captions.json").is_file()
+        stems = (p.stem for p in sorted((root / "annotations").glob("*.json")))
+        named = {s.partition("_")[2] for s in stems if s.startswith(("captions_", "instances_"))}
+        if not self.flat and not named:
+            raise FileNotFoundError(
+                f"coco: {root} has neither captions.json or instances.json nor annotations/captions_SPLIT.json "
+                "or annotations/instances_SPLIT.json"
+            )
+        self.splits = ["all", *self._marked_splits()] if self.flat else sorted(named)
+
+    def default_split(self) -> str:
+        """The whole of a flat folder; "val2017" or the only split of the published layout."""
+        if self.flat:
+            return "all"
+        if "val2017" in self.splits:
+            return "val2017"
+        if len(self.splits) == 1:
+            return self.splits[0]
+        raise ValueError(f"coco:{self.root} has the splits {', '.join(self.splits)}: say which")
+
+    def captions(self, split: str) -> Path:
+        """The captions file; may not exist."""
+        return self.root / ("captions.json" if self.flat else f"annotations/captions_{split}.json")
+
+    def instances(self, split: str) -> Path:
+        """The file of boxes; may not exist."""
+        return self.root / ("instances.json" if self.flat else f"annotations/instances_{split}.json")
+
+    def image_folder(self, split: str) -> Path:
+        """The folder with the images. Raises FileNotFoundError."""
+        options = ["images"] if self.flat else [split, f"images/{split}", "images"]
+        for option in options:
+            if (self.root / option).is_dir():
+                return self.root / option
+        raise FileNotFoundError(f"coco: no image folder {' or '.join(str(self.root / o) for o in options)}")
+
+    def read(self, split: str) -> tuple[list[CocoImage], tuple[str, ...], dict[str, str]]:
+        """Images of ``split`` by id, class names, and the class taxonomy (class to supercategory)."""
+        images: dict[int, CocoImage] = {}
+        classes: tuple[str, ...] = ()
+        parents: dict[str, str] = {}
+        if self.instances(split).is_file():
+            document = self._document(self.instances(split), split, images)
+            categories = sorted(document["categories"], key=lambda c: c["id"])
+            classes = tuple(c["name"] for c in categories)
+            parents = {
+                c["name"]: c["supercategory"] for c in categories if c.get("supercategory", c["name"]) != c["name"]
+            }
+            label_of = {c["id"]: i for i, c in enumerate(categories)}
+            for entry in document["annotations"]:
+                if entry["image_id"] in images:
+                    label, image = label_of[entry["category_id"]], images[entry["image_id"]]
+                    if entry.get("iscrowd"):
+                        image.crowds.add(label)
+                    else:
+                        image.objects.append((label, entry["bbox"]))
+        if self.captions(split).is_file():
+            for entry in self._document(self.captions(split), split, images)["annotations"]:
+                if entry["image_id"] in images:
+                    images[entry["image_id"]].captions.append(entry["caption"])
+        return [images[i] for i in sorted(images)], classes, parents
+
+    def _document(self, path: Path, split: str, images: dict[int, CocoImage]) -> dict[str, Any]:
+        document = read_json(path)
+        missing = {"images", "annotations"} - set(document if isinstance(document, dict) else ())
+        if missing:
+            raise ValueError(f"{path} is not in COCO format: it lacks {' and '.join(sorted(missing))}")
+        for entry in document["images"]:
+            if not self.flat or split in ("all", entry.get("split")):
+                images.setdefault(entry["id"], CocoImage(entry["file_name"]))
+        return document
+
+    def _marked_splits(self) -> list[str]:
+        files = [p for p in (self.captions("all"), self.instances("all")) if p.is_file()]
+        return sorted({str(i["split"]) for p in files for i in read_json(p).get("images", []) if "split" in i})
+
+
+def _corners(box: list[float]) -> list[float]:
+    if len(box) != 4:
+        return box
+    x, y, width, height = box
+    return [x, y, x + width, y + height]
+
+
+@DATASETS.register("coco")
+def open_coco(location: str, *, split: str | None = None, content: str = "pairs") -> SampleSet:
+    """A COCO-format folder. Content: pairs (captions; parts are boxes), classes (crops of boxes), labels (class sets).
+
+    Read are ``annotations/captions_SPLIT.json``, ``annotations/instances_SPLIT.json`` and ``SPLIT/`` or
+    ``images/SPLIT/`` as published, or ``captions.json``, ``instances.json`` and ``images/``, whose images may name
+    their "split". Crowds (``iscrowd``) are no parts and no crops; a class that only a crowd shows is ignored in the
+    labels. Phrases of parts are class names with their article ("a dog").
+    """
+    check_offer("coco", "content", content, ["pairs", "classes", "labels"])
+    files = CocoFiles(Path(location))
+    split = split or files.default_split()
+    check_offer(f"coco:{location}", "split", split, files.splits)
+    needed = files.captions(split) if content == "pairs" else files.instances(split)
+    if not needed.is_file():
+        raise FileNotFoundError(f"coco: content {content!r} needs {needed}, which does not exist")
+    return Coco(files, f"coco:{location}", split, content)

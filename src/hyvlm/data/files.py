@@ -1,0 +1,155 @@
+"""What the data sets that read folders share: files that must be there, images that may be missing, fingerprints."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from hyvlm.data.images import load_image
+from hyvlm.types import BadSample
+
+log = logging.getLogger("hyvlm.data")
+
+#: Drops keep this many places as examples.
+MAX_EXAMPLES = 5
+
+
+class Drops:
+    """Samples left out while a data set is opened: counts by reason, and where the first few are."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.examples: list[str] = []
+
+    def add(self, reason: str, where: str) -> None:
+        """Count one sample, file or part."""
+        self.counts[reason] += 1
+        if len(self.examples) < MAX_EXAMPLES:
+            self.examples.append(f"{where}: {reason}")
+
+    def merge(self, other: Drops) -> None:
+        """Add the counts of ``other``."""
+        self.counts.update(other.counts)
+        self.examples = [*self.examples, *other.examples][:MAX_EXAMPLES]
+
+    def report(self, name: str) -> None:
+        """One warning line that says what is missing, if anything is."""
+        if self.counts:
+            reasons = ", ".join(f"{n} {reason}" for reason, n in self.counts.most_common())
+            log.warning("%s: left out: %s; first: %s", name, reasons, "; ".join(self.examples))
+
+
+def check_offer(kind: str, what: str, asked: str, offered: Sequence[str]) -> None:
+    """Raise ValueError if ``asked`` (a content or a split) is not among ``offered``."""
+    if asked not in offered:
+        raise ValueError(f"{kind} offers the {what}s {', '.join(offered)}, not {asked!r}")
+
+
+def need_folder(path: Path, kind: str) -> Path:
+    """``path``, if it is a folder.
+
+    Raises:
+        ValueError: No location was given.
+        FileNotFoundError: There is no such folder.
+    """
+    if path == Path():
+        raise ValueError(f"{kind} needs a folder: {kind}:/path/to/folder")
+    if not path.is_dir():
+        raise FileNotFoundError(f"{kind}: no folder {path}")
+    return path
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file, UTF-8 with or without byte order mark. Raises ValueError with the file's name."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8-sig"))
+    except ValueError as error:  # JSON and UTF-8 errors
+        raise ValueError(f"{path} is not JSON: {error}") from error
+
+
+class Fingerprint:
+    """Hash over strings and files; a file counts by name, size and time of change, so a hash takes no reading."""
+
+    def __init__(self, *parts: str) -> None:
+        self._hash = hashlib.sha256()
+        self.update(*parts)
+
+    def update(self, *parts: str) -> None:
+        """Add strings."""
+        for part in parts:
+            self._hash.update(part.encode("utf-8", "surrogateescape") + b"\0")
+
+    def add_file(self, name: str, path: Path) -> bool:
+        """Add a file under a name that does not depend on where the data set lies; False if it does not exist."""
+        try:
+            stat = path.stat()
+        except OSError:
+            return False
+        self.update(name, str(stat.st_size), str(stat.st_mtime_ns))
+        return True
+
+    def hexdigest(self) -> str:
+        """The hash, 32 hexadecimal digits."""
+        return self._hash.hexdigest()[:32]
+
+
+def existing(names: Iterable[str], folder: Path, fingerprint: Fingerprint, drops: Drops) -> set[str]:
+    """Those of the image ``names`` that exist in ``folder``; the others are counted.
+
+    Raises:
+        FileNotFoundError: None of them exists.
+    """
+    found, first_missing = set(), None
+    for name in dict.fromkeys(names):
+        if fingerprint.add_file(name, folder / name):
+            found.add(name)
+        else:
+            first_missing = first_missing or folder / name
+            drops.add("image file is missing", name)
+    if first_missing and not found:
+        raise FileNotFoundError(f"none of the images that are listed exists, such as {first_missing}")
+    return found
+
+
+class ImageFolder:
+    """Decoded images of a folder; the last one is kept, for crops of one image follow one another."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._last: tuple[str, Image.Image] | None = None
+
+    def load(self, name: str) -> Image.Image:
+        """The image, RGB and upright. Raises :class:`BadSample`."""
+        if self._last is None or self._last[0] != name:
+            self._last = (name, load_image(self.folder / name))
+        return self._last[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"folder": self.folder, "_last": None}
+
+
+def a(name: str) -> str:
+    """A class name with its article: "a dog", "an orange"; plurals and substances stay bare."""
+    if name in ("skis", "scissors", "broccoli"):
+        return name
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
+def clean_texts(texts: Iterable[object]) -> list[str]:
+    """The texts that are strings with something in them, stripped."""
+    return [text.strip() for text in texts if isinstance(text, str) and text.strip()]
+
+
+def need_caption(texts: Iterable[object], where: str) -> list[str]:
+    """As :func:`clean_texts`. Raises :class:`BadSample` if none is left."""
+    kept = clean_texts(texts)
+    if not kept:
+        raise BadSample("empty caption", where)
+    return kept
