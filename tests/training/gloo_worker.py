@@ -1,0 +1,88 @@
+"""One process of a two-process gloo run, also imported by the test for its one-process reference.
+
+``python gloo_worker.py RANK WORLD FOLDER`` reads ``FOLDER/jobs.pt``, runs every job on this process's share under
+DistributedDataParallel and writes ``FOLDER/rank{RANK}.pt``.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from hyvlm.geometry import MANIFOLDS
+from hyvlm.methods import OBJECTIVES
+from hyvlm.training.distributed import gather_views, sum_over_ranks, world_size
+from hyvlm.types import LossOutput, Views
+
+INPUTS = ("image", "text", "part_image", "part_text")
+
+
+class TinyModel(nn.Module):
+    """Linear encoders, a manifold and an objective, all of whose parameters learn together."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        super().__init__()
+        self.manifold = MANIFOLDS[job["manifold"]]()
+        self.objective = OBJECTIVES[job["objective"]](**job["options"])
+        image, text = job["encoders"]
+        self.image_encoder = nn.Parameter(image.clone())
+        self.text_encoder = nn.Parameter(text.clone())
+        with torch.no_grad():
+            for name, value in job["parameters"].items():
+                self.get_parameter(name).copy_(value)
+        self.to(job["dtype"])
+
+    def forward(self, inputs: dict[str, Tensor], owner: Tensor) -> LossOutput:
+        points = {
+            name: self.manifold.lift(x @ (self.image_encoder if "image" in name else self.text_encoder))
+            for name, x in inputs.items()
+            if name in self.objective.views
+        }
+        return self.objective(self.manifold, gather_views(Views.single(**points, owner=owner)))
+
+
+def share_of(job: dict[str, Any], ranks: list[int]) -> tuple[dict[str, Tensor], Tensor]:
+    """Features and owners of the given ranks' samples, as leaves; owners count from the first of them."""
+    first = [sum(job["wholes"][:rank]) for rank in ranks][0]
+    last = first + sum(job["wholes"][rank] for rank in ranks)
+    mine = (job["owner"] >= first) & (job["owner"] < last)
+    inputs = {
+        name: (x[mine] if name.startswith("part") else x[first:last]).to(job["dtype"]).clone().requires_grad_()
+        for name, x in job["inputs"].items()
+    }
+    return inputs, job["owner"][mine] - first
+
+
+def run(job: dict[str, Any], ranks: list[int], *, distributed: bool) -> dict[str, Any]:
+    """Loss and gradients of one job; ``distributed`` wraps the model and multiplies the total as a trainer does."""
+    model = TinyModel(job)
+    inputs, owner = share_of(job, ranks)
+    wrapped = DistributedDataParallel(model) if distributed else model
+    output: LossOutput = wrapped(inputs, owner)
+    (output.total * world_size()).backward()
+    used = {name: x.grad / world_size() for name, x in inputs.items() if name in model.objective.views}
+    return {
+        "own_total": output.total.detach(),
+        "scalars": sum_over_ranks({"total": output.total, **output.terms}),
+        "stats": output.stats,
+        "parameters": {name: p.grad for name, p in model.named_parameters()},
+        "inputs": used,
+    }
+
+
+def main(rank: int, world: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
+    jobs = torch.load(folder / "jobs.pt", weights_only=False)
+    torch.save([run(job, [rank], distributed=True) for job in jobs], folder / f"rank{rank}.pt")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
