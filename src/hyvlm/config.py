@@ -63,12 +63,16 @@ class TrainConfig:
 
 @dataclass
 class EvalConfig:
-    """One evaluation of a run: a task on a data set."""
+    """One evaluation of a run: a task on a data set, see :class:`hyvlm.evaluation.runner.EvalSpec`."""
 
     task: str = MISSING
     data: str = MISSING
     split: str | None = None
     templates: str | None = None
+    hierarchy: str | None = None
+    resize: str | None = None
+    image_size: int | None = None
+    part_size: int | None = None
 
 
 @dataclass

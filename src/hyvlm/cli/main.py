@@ -56,7 +56,9 @@ def train(
     out: Out = None,
     resume: Annotated[
         str | None,
-        typer.Option("--resume", help="Continue: 'latest' (this run's newest checkpoint), a run folder or a checkpoint"),
+        typer.Option(
+            "--resume", help="Continue: 'latest' (this run's newest checkpoint), a run folder or a checkpoint"
+        ),
     ] = None,
 ) -> None:
     """Train a model as a recipe says. Under torchrun every process runs this same command."""
@@ -100,7 +102,9 @@ def evaluate(
     from hyvlm.evaluation.runner import evaluate as run
 
     specs = [
-        EvalSpec(task=name, data=data, split=split, templates=templates, hierarchy=str(hierarchy) if hierarchy else None)
+        EvalSpec(
+            task=name, data=data, split=split, templates=templates, hierarchy=str(hierarchy) if hierarchy else None
+        )
         for name in task
     ]
     loaded, _, tokenizer = hyvlm.load(model)
@@ -114,7 +118,9 @@ def evaluate(
 def demo(
     out: Out = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of weights and data order")] = 0,
-    overrides: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, changes the recipe uncha-tiny")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE, changes the recipe uncha-tiny")
+    ] = None,
 ) -> None:
     """Train tiny UNCHA on the built-in scenes, evaluate it and write a small report."""
     from hyvlm.demo import demo as run

@@ -40,8 +40,10 @@ class MetricsLog:
         self.path = run / "metrics.jsonl"
         kept = []
         if self.path.is_file():
-            kept = [line for line in self.path.read_text().splitlines() if json.loads(line)["step"] <= start]
-        self.path.write_text("".join(f"{line}\n" for line in kept))
+            kept = [
+                line for line in self.path.read_text(encoding="utf-8").splitlines() if json.loads(line)["step"] <= start
+            ]
+        self.path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
         self.board = SummaryWriter(str(run / "tensorboard"), purge_step=start + 1)
         self.interactive = console.is_terminal
         self.progress = Progress(
@@ -72,16 +74,17 @@ class MetricsLog:
     def write(self, row: dict[str, Any]) -> None:
         """Append one row (it has a ``step``) and show its loss and throughput."""
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
         for name, value in row.items():
             if isinstance(value, int | float) and name != "step":
                 self.board.add_scalar(name, value, row["step"])
         if "loss" not in row:
             return
-        contrast = sum(v for k, v in row.items() if k.startswith("term/contrast"))
-        entail = sum(v for k, v in row.items() if k.startswith("term/entail"))
-        note = f"loss {row['loss']:.3f}  contrast {contrast:.2f}  entail {entail:.2f}  {row['samples_per_s']:.0f}/s"
+        contrast = [v for k, v in row.items() if k.startswith("term/") and "->" in k]
+        entail = [v for k, v in row.items() if k.startswith("term/") and "⊒" in k and "calibration" not in k]
+        means = [f"{n} {sum(v) / len(v):.3f}" for n, v in (("contrast", contrast), ("entailment", entail)) if v]
+        note = "  ".join([f"loss {row['loss']:.3f}", *means, f"{row['samples_per_s']:.0f} samples/s"])
         self.progress.update(self.bar, note=note)
         if not self.interactive and (time.monotonic() - self.printed > 10 or row["step"] in (1, self.steps)):
             self.printed = time.monotonic()
-            console.print(f"step {row['step']}/{self.steps}  {note}", highlight=False)
+            console.print(f"step {row['step']}/{self.steps}  {note}", highlight=False, soft_wrap=True)

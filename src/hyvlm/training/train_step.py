@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from hyvlm.methods.method import Objective
 from hyvlm.models.dual_encoder import DualEncoder
 from hyvlm.training.distributed import gather_views
-from hyvlm.types import Batch, LossOutput
+from hyvlm.types import Batch, LossOutput, Views
 
 
 class TrainStep(nn.Module):
@@ -23,7 +23,7 @@ class TrainStep(nn.Module):
         """This process's share of the loss of the global batch; see :class:`LossOutput`."""
         inputs = {view: getattr(batch, view) for view in self.objective.views}
         points = {view: self.encode(view, tensor) for view, tensor in inputs.items()}
-        return self.objective(self.model.manifold, gather_views(points, batch.owner))
+        return self.objective(self.model.manifold, gather_views(Views.single(**points, owner=batch.owner)))
 
     def encode(self, view: str, tensor: Tensor) -> Tensor:
         """Points of one view. A process without rows encodes a blank one and drops it: its parameters stay in the graph."""

@@ -6,7 +6,8 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from accelerate.utils import gather_object
 import hyvlm
 from hyvlm.config import Config, build, to_dict, to_yaml
 from hyvlm.data.catalog import open_data
-from hyvlm.data.views import TrainViews, train_loader
+from hyvlm.data.sampler import train_loader
+from hyvlm.data.views import TrainViews
 from hyvlm.evaluation.runner import EvalSpec, evaluate
 from hyvlm.methods.method import OBJECTIVES, Objective
-from hyvlm.models.dual_encoder import build_model
+from hyvlm.models.dual_encoder import DualEncoder, build_model
 from hyvlm.models.tokenizer import Tokenizer
 from hyvlm.training.checkpoint import (
     State,
@@ -40,6 +42,12 @@ from hyvlm.types import Batch, LossOutput
 def build_objective(config: Config) -> Objective:
     """The objective that a config names."""
     return build(OBJECTIVES, config.objective, "objective")
+
+
+def new_model(config: Config) -> DualEncoder:
+    """The untrained model of a run; its weights are a function of ``train.seed``."""
+    torch.manual_seed(config.train.seed)
+    return build_model({"model": config.model, "manifold": config.manifold, "image_size": config.data.image_size})
 
 
 def train(config: Config, out: Path, *, resume: Path | None = None) -> Path:
@@ -66,14 +74,14 @@ class Trainer:
         self.config, self.out = config, out
         checkpoint = find_checkpoint(resume) if resume else None
         if checkpoint is None and (out / "checkpoints").is_dir():
-            raise ValueError(f"{out} already holds a run; continue it with --resume or choose another folder with --out")
+            raise ValueError(
+                f"{out} already holds a run; continue it with --resume or choose another folder with --out"
+            )
         if config.train.precision == "fp16" and not torch.cuda.is_available():
             raise ValueError("train.precision=fp16 needs a GPU; on a CPU use fp32 or bf16")
         precision = "no" if config.train.precision == "fp32" else config.train.precision
         self.accelerator = Accelerator(mixed_precision=precision)
-        torch.manual_seed(config.train.seed)
-
-        model = build_model({"model": config.model, "manifold": config.manifold, "image_size": config.data.image_size})
+        model = new_model(config)
         self.module = TrainStep(model, build_objective(config))
         self.state = State(step=0, world_size=self.accelerator.num_processes, optimizer={}, rng=[])
         if checkpoint:
@@ -86,7 +94,18 @@ class Trainer:
 
         self.tokenizer = Tokenizer()
         self.samples = open_data(config.data.train, split=config.data.split)
-        self.views = TrainViews(self.samples, config.data, self.module.objective.views, self.tokenizer, config.train.seed)
+        data = config.data
+        self.views = TrainViews(
+            self.samples,
+            self.tokenizer,
+            views=self.module.objective.views,
+            image_size=data.image_size,
+            part_size=data.part_size,
+            augment=data.augment,
+            parts=vars(data.parts),
+            caption=data.caption,
+            seed=config.train.seed,
+        )
         self.skipped: Counter[str] = Counter()
         self.warned: set[str] = set()
         self.seen = 0
@@ -107,7 +126,7 @@ class Trainer:
     def say(self, text: str) -> None:
         """Print a line once, from the main process."""
         if self.accelerator.is_main_process:
-            console.print(f"hyvlm: {text}", highlight=False, markup=False)
+            console.print(f"hyvlm: {text}", highlight=False, markup=False, soft_wrap=True)
 
     def run(self) -> Path:
         """Train to the last step, then evaluate."""
@@ -125,19 +144,14 @@ class Trainer:
         )
         main = self.accelerator.is_main_process
         log = MetricsLog(self.out, steps=config.steps, start=start) if main else None
-        try:
-            if log:
-                log.__enter__()
+        with log or nullcontext():
             self.loop(loader, log)
-        finally:
-            if log:
-                log.__exit__()
         if self.config.eval:
             self.evaluate(self.out)
         self.accelerator.end_training()
         return self.out
 
-    def loop(self, loader: Sequence[Batch], log: MetricsLog | None) -> None:
+    def loop(self, loader: Iterable[Batch], log: MetricsLog | None) -> None:
         """The steps that are left."""
         config = self.config.train
         self.step_module.train()
@@ -169,7 +183,9 @@ class Trainer:
         output = self.step_module(batch)
         if not torch.isfinite(output.total):
             terms = ", ".join(f"{k}={v:.4g}" for k, v in output.terms.items() if not torch.isfinite(v))
-            raise FloatingPointError(f"loss is not finite at step {self.state.step + 1}: {terms or 'no single term is'}")
+            raise FloatingPointError(
+                f"loss is not finite at step {self.state.step + 1}: {terms or 'no single term is'}"
+            )
         # Data-parallel wrappers average gradients over processes; the loss is a sum of shares.
         self.accelerator.backward(output.total * self.accelerator.num_processes)
         if config.max_grad_norm is not None:
@@ -186,7 +202,7 @@ class Trainer:
         """One line of ``metrics.jsonl``; every process takes part."""
         shares = {"loss": output.total.detach(), **{f"term/{k}": v for k, v in output.terms.items()}}
         shares["samples"] = torch.tensor(float(self.seen))
-        summed = sum_over_ranks(shares)
+        summed = {k: float(v) for k, v in sum_over_ranks(shares).items()}
         skipped = sum(gather_object([self.skipped]), Counter())
         elapsed = time.monotonic() - self.clock
         self.clock, self.seen = time.monotonic(), 0
@@ -198,8 +214,8 @@ class Trainer:
             "lr": learning_rate(step - 1, self.config.train),
             **summed,
             **{k: float(v) for k, v in output.stats.items()},
-            "image_scale": float(self.module.model.image_log_scale.exp()),
-            "text_scale": float(self.module.model.text_log_scale.exp()),
+            "image_scale": float(self.module.model.image_log_scale.detach().exp().mean()),
+            "text_scale": float(self.module.model.text_log_scale.detach().exp().mean()),
             "samples_per_s": samples / max(elapsed, 1e-9),
             "memory_mb": peak_memory_mb(),
             **{f"skipped/{reason}": count for reason, count in skipped.items()},
