@@ -18,9 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from hyvlm.data.scene_world import Scene, SceneObject, Stream, seed_of
+from hyvlm.data.scene_world import FAMILIES, Scene, SceneObject, Stream, seed_of
 
 Floats = NDArray[np.floating]
+Plane = tuple[Floats, Floats]
+Normals = tuple[Floats, Floats, Floats]
+Vector = tuple[float, float, float]
 Surface = tuple[Floats, Floats, Floats, Floats]  # signed distance to the silhouette, normal x, y, z; each (h, w)
 
 #: Side of a scene's image in pixels; crops of single objects are then about 30 to 65 pixels wide.
@@ -87,7 +90,7 @@ def paint(scene: Scene, size: int = CANVAS) -> tuple[NDArray[np.uint8], NDArray[
 def _draw_light(stream: Stream) -> Light:
     azimuth, height = stream.uniform(0.6, math.pi - 0.6), stream.uniform(0.45, 0.8)
     flat = math.sqrt(1 - height * height)
-    warmth, power = stream.uniform(-0.07, 0.07), stream.uniform(0.88, 1.1)
+    warmth, power = stream.uniform(-0.08, 0.08), stream.uniform(0.75, 1.1)
     tint = np.array([power * (1 + warmth), power, power * (1 - warmth)], dtype=np.float32)
     return Light(math.cos(azimuth) * flat, -math.sin(azimuth) * flat, height, tint)
 
@@ -119,7 +122,7 @@ def _grain() -> Floats:
 def _noise(stream: Stream, size: int) -> Floats:
     grain = _grain()
     top, left = stream.below(_NOISE_SIDE - size + 1), stream.below(_NOISE_SIDE - size + 1)
-    return grain[top : top + size, left : left + size] * stream.uniform(2.0, 9.0)
+    return grain[top : top + size, left : left + size] * stream.uniform(2.0, 8.0)
 
 
 def _muted(stream: Stream) -> tuple[float, float, float]:
@@ -167,9 +170,11 @@ def _draw_object(one: SceneObject, light: Light, stream: Stream, canvas: Floats,
     turn = stream.uniform(-1, 1) * _TURNS[one.shape]
     c, s = math.cos(turn), math.sin(turn)
     x, y = c * u + s * v, c * v - s * u
-    distance, *normal = _SHAPES[one.shape](x, y, stream)
+    distance, nx, ny, nz = _SHAPES[one.shape](x, y, stream)
+    # A flat face mirrors one single direction; bending its normal with the place on it gives the reflection a gradient.
+    mirror = (nx + 0.5 * x, ny + 0.5 * y) if FAMILIES[one.shape] == "polyhedron" else (nx, ny)
     lamp = (c * light.x + s * light.y, c * light.y - s * light.x, light.z)
-    grey, gloss = _MATERIALS[one.material]((x, y), (normal[0], normal[1], normal[2]), lamp, (-s, -c), stream)
+    grey, gloss = _MATERIALS[one.material]((nx, ny, nz), mirror, lamp, (-s, -c, 0), stream)
 
     hue, spread, saturations = _PAINTS[one.colour]
     paint_of = colorsys.hsv_to_rgb(
@@ -204,7 +209,7 @@ def _ring(x: Floats, y: Floats, stream: Stream) -> Surface:
 
 def _cylinder(x: Floats, y: Floats, stream: Stream) -> Surface:
     """A drum with its upper end tilted toward the viewer by asin(``rise``)."""
-    width, half, rise = 0.7, 0.6, stream.uniform(0.3, 0.5)
+    width, half, rise = 0.54, 0.74, stream.uniform(0.3, 0.5)
     flat = math.sqrt(1 - rise * rise)
     s = np.clip(x / width, -1, 1)
     bulge = np.sqrt(1 - s * s)
@@ -292,35 +297,23 @@ def _convex(x: Floats, y: Floats, faces: NDArray[np.float64], offsets: NDArray[n
 
 # Materials -----------------------------------------------------------------------------------------------------------
 
-Vector = tuple[float, float, float]
-Normals = tuple[Floats, Floats, Floats]
 
-
-def _rubber(
-    at: tuple[Floats, Floats], normal: Normals, lamp: Vector, up: tuple[float, float], stream: Stream
-) -> tuple[Floats, Floats | None]:
+def _rubber(normal: Normals, mirror: Plane, lamp: Vector, up: Vector, stream: Stream) -> tuple[Floats, Floats | None]:
     """Matte: light falls off with the angle to the lamp, nothing shines."""
     lit = np.maximum(normal[0] * lamp[0] + normal[1] * lamp[1] + normal[2] * lamp[2], 0)
     return 0.36 + 0.62 * lit, None
 
 
-def _metal(
-    at: tuple[Floats, Floats], normal: Normals, lamp: Vector, up: tuple[float, float], stream: Stream
-) -> tuple[Floats, Floats | None]:
-    """Polished: it mirrors a striped room, and the lamp as a white spot.
-
-    Flat faces would mirror one single direction; bending the normals with the place on the object gives a gradient.
-    """
+def _metal(normal: Normals, mirror: Plane, lamp: Vector, up: Vector, stream: Stream) -> tuple[Floats, Floats | None]:
+    """Polished: it mirrors a striped room, and the lamp as a white spot; ``mirror`` is the normal the room sees."""
     lit = normal[0] * lamp[0] + normal[1] * lamp[1] + normal[2] * lamp[2]
     lean, phase, pitch = stream.uniform(-0.8, 0.8), stream.uniform(-0.6, 0.6), stream.uniform(3.2, 4.6)
-    ax, ay = up[0] + lean * up[1], up[1] - lean * up[0]
-    wave = np.sin(pitch * ((normal[0] + 0.55 * at[0]) * ax + (normal[1] + 0.55 * at[1]) * ay) + phase)
-    half = np.maximum(2 * normal[2] * lit - lamp[2], 0)  # cosine between the mirrored view and the lamp
-    spot = half * half
-    spot *= spot
-    spot *= spot
-    glint = np.maximum(wave - 0.55, 0) * 1.5
-    return 0.56 + 0.4 * wave, np.minimum(glint + 0.8 * spot * spot, 0.9)
+    wave = np.sin(pitch * (mirror[0] * (up[0] + lean * up[1]) + mirror[1] * (up[1] - lean * up[0])) + phase)
+    spot = np.maximum(2 * normal[2] * lit - lamp[2], 0)  # cosine between the mirrored view and the lamp
+    for _ in range(4):
+        spot *= spot
+    glint = np.maximum(wave - 0.55, 0) * 1.4
+    return (0.6 + 0.36 * wave) * (0.74 + 0.36 * np.maximum(lit, 0)), np.minimum(glint + 0.8 * spot, 0.85)
 
 
 _SHAPES: dict[str, Callable[[Floats, Floats, Stream], Surface]] = {
@@ -332,5 +325,5 @@ _SHAPES: dict[str, Callable[[Floats, Floats, Stream], Surface]] = {
     "ring": _ring,
 }
 #: Greatest turn in the image plane, in radians.
-_TURNS = {"cube": 0.6, "pyramid": 0.6, "star": math.pi, "ball": 0.0, "cylinder": 0.9, "ring": math.pi}
+_TURNS = {"cube": math.pi, "pyramid": 0.9, "star": math.pi, "ball": 0.0, "cylinder": 1.6, "ring": math.pi}
 _MATERIALS = {"rubber": _rubber, "metal": _metal}

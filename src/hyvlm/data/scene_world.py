@@ -31,7 +31,7 @@ FAMILIES = {
 }
 SHAPES = tuple(FAMILIES)
 #: Radius of an object's bounding circle, as a fraction of the canvas, by the word for its size.
-RADII = {"small": (0.105, 0.135), "large": (0.175, 0.215)}
+RADII = {"small": (0.115, 0.14), "large": (0.18, 0.22)}
 SIZES = tuple(RADII)
 ROOT = "solid"
 
@@ -50,9 +50,9 @@ OPPOSITE |= {b: a for a, b in OPPOSITE.items()}
 
 #: A scene belongs to the split whose share its signature's hash falls into, so no two splits can share one.
 _SHARES = {"train": (0, 2), "val": (2, 3), "test": (3, 4)}
-_CLOSEST = 0.55  # least distance of two centres, in sums of their radii
-_OVERLAPPING = 0.75  # nearer than this, one object is said to be in front of the other
-_LEAST_VISIBLE = 0.62  # share of the points below that must lie outside the circle of every later object
+_CLOSEST = 0.45  # least distance of two centres, in sums of their radii
+_OVERLAPPING = 0.55  # nearer than this, one object is said to be in front of the other
+_LEAST_VISIBLE = 0.5  # share of the points below that must lie outside the circle of every later object
 _DISC = [
     (x / 4, y / 4) for x in range(-4, 5) for y in range(-4, 5) if x * x + y * y <= 16
 ]  # 49 points in the unit disc
@@ -184,7 +184,7 @@ def draw_objects(split: str, index: int) -> tuple[SceneObject, ...]:
     first, end = _SHARES[split]
     while True:
         objects = _place(stream, objects_in(index))
-        if objects is None or not any(swappable(a, b, objects) for a, b in combinations(objects, 2)):
+        if objects is None or not (swaps(objects, "colour") or swaps(objects, "material")):
             continue
         if first <= zlib.crc32("; ".join(signature(objects)).encode()) % 4 < end:
             return objects
@@ -231,12 +231,18 @@ def _visible(o: SceneObject, later: Sequence[SceneObject]) -> float:
     return sum(all((x - u) ** 2 + (y - v) ** 2 > q for u, v, q in covers) for x, y in _DISC) / len(_DISC)
 
 
-def swappable(a: SceneObject, b: SceneObject, objects: Sequence[SceneObject], attribute: str | None = None) -> bool:
-    """Whether exchanging ``attribute`` (None: colour or material) of ``a`` and ``b`` names a leaf class not there."""
-    if attribute is None:
-        return any(swappable(a, b, objects, name) for name in ("colour", "material"))
-    present = {o.leaf for o in objects}
-    return any(o.leaf not in present for o in swapped(a, b, attribute))
+def swaps(objects: Sequence[SceneObject], attribute: str) -> list[tuple[int, int]]:
+    """Pairs of objects that name a leaf class not in the scene if ``attribute`` (colour, material) is exchanged."""
+    present = {(o.colour, o.material, o.shape) for o in objects}
+    pairs = []
+    for (i, a), (j, b) in combinations(enumerate(objects), 2):
+        if attribute == "colour":
+            named = {(b.colour, a.material, a.shape), (a.colour, b.material, b.shape)}
+        else:
+            named = {(a.colour, b.material, a.shape), (b.colour, a.material, b.shape)}
+        if not named <= present:
+            pairs.append((i, j))
+    return pairs
 
 
 def swapped(a: SceneObject, b: SceneObject, attribute: str) -> tuple[SceneObject, SceneObject]:

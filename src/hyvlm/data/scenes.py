@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from hyvlm.data import scene_text
 from hyvlm.data.catalog import DATASETS, SampleSet
 from hyvlm.data.scene_render import CANVAS, render
+from hyvlm.data.scene_text import Wording
 from hyvlm.data.scene_world import (
     COLOURS,
     LEAF_CLASSES,
@@ -67,7 +67,7 @@ __all__ = [
 ]
 
 _COUNTS = {"train": 10_000, "val": 500, "test": 1_000}
-_MARGIN = 0.22  # greatest margin around a part, on either side, as a share of its longer side
+_MARGIN = 0.25  # greatest margin around a part, on either side, as a share of its longer side
 _LEAF_INDEX = {name: i for i, name in enumerate(LEAF_CLASSES)}
 
 
@@ -82,15 +82,16 @@ def describe_scene(index: int, split: str = "train") -> Scene:
         raise ValueError(f"index of a scene must not be negative, got {index}")
     objects = draw_objects(split, index)
     relations = relate(objects)
+    wording = Wording(Stream(*seed_of(split, index, 1)), len(objects))
     return Scene(
         split=split,
         index=index,
         objects=objects,
         relations=relations,
-        captions=scene_text.captions(split, index, objects, relations),
-        phrases=scene_text.phrases(split, index, objects),
+        captions=wording.captions(objects, relations),
+        phrases=wording.phrases(objects),
         labels=tuple(sorted(_LEAF_INDEX[o.leaf] for o in objects)),
-        hard_negatives=scene_text.hard_negatives(split, index, objects, relations),
+        hard_negatives=wording.hard_negatives(objects, relations),
     )
 
 
