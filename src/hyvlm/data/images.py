@@ -33,6 +33,7 @@ def load_image(source: bytes | Path | str, where: str = "", *, max_pixels: int =
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the size is checked here
+            warnings.simplefilter("ignore", UserWarning)  # a line for every odd EXIF block would drown the rest
             with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
                 if image.width * image.height > max_pixels:
                     shrink = (max_pixels / (image.width * image.height)) ** 0.5
