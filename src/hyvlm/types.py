@@ -108,6 +108,14 @@ class Views:
     local: dict[str, slice]
     world_size: int = 1
 
+    def __post_init__(self) -> None:
+        for view, points in self.points.items():
+            rows = len(self.owner[GROUP_OF_VIEW[view]])
+            if len(points) != rows:
+                raise ValueError(
+                    f"view {view!r} has {len(points)} points, its group {GROUP_OF_VIEW[view]!r} {rows} rows"
+                )
+
     @classmethod
     def single(
         cls,

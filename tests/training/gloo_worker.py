@@ -44,12 +44,13 @@ class TinyModel(nn.Module):
             for name, x in inputs.items()
             if name in self.objective.views
         }
-        return self.objective(self.manifold, gather_views(Views.single(**points, owner=owner)))
+        self.seen = gather_views(Views.single(**points, owner=owner))
+        return self.objective(self.manifold, self.seen)
 
 
 def share_of(job: dict[str, Any], ranks: list[int]) -> tuple[dict[str, Tensor], Tensor]:
     """Features and owners of the given ranks' samples, as leaves; owners count from the first of them."""
-    first = [sum(job["wholes"][:rank]) for rank in ranks][0]
+    first = sum(job["wholes"][: ranks[0]])
     last = first + sum(job["wholes"][rank] for rank in ranks)
     mine = (job["owner"] >= first) & (job["owner"] < last)
     inputs = {
@@ -73,6 +74,9 @@ def run(job: dict[str, Any], ranks: list[int], *, distributed: bool) -> dict[str
         "stats": output.stats,
         "parameters": {name: p.grad for name, p in model.named_parameters()},
         "inputs": used,
+        "points": {name: points.detach() for name, points in model.seen.points.items()},
+        "owner": model.seen.owner,
+        "local": model.seen.local,
     }
 
 

@@ -58,7 +58,7 @@ def batch_job(variant: str, split: str, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def golden_job(method: str) -> dict[str, Any]:
-    """The reference batch of a released code, split over two processes; the lift's scale is an encoder ``exp(alpha) I``."""
+    """A released code's reference batch on two processes; the lift's scale is an encoder ``exp(alpha) I``."""
     with np.load(GOLDEN / f"losses_{method}.npz") as file:
         golden = {key: torch.from_numpy(file[key]) for key in file.files}
     valid = golden.get("valid", torch.ones(6, dtype=torch.bool))
@@ -169,6 +169,23 @@ def test_two_processes_equal_one(
         assert_near(together, expected, tolerance, f"gradient of {name}")
 
 
+@pytest.mark.parametrize("split", SPLITS)
+def test_gathered_views_are_those_of_the_global_batch(
+    split: str, worker: ModuleType, two_processes: dict[Any, list[dict[str, Any]]]
+) -> None:
+    key = ("uncha", split, torch.float64)
+    alone = worker.run(JOBS[key], [0, 1], distributed=False)
+    wholes, parts = SPLITS[split]
+    first = {"whole": wholes[0], "part": sum(parts[: wholes[0]])}
+    for number, result in enumerate(two_processes[key]):
+        for view, points in alone["points"].items():
+            assert_near(result["points"][view], points, 1e-12, view)
+        for group, owner in alone["owner"].items():
+            assert torch.equal(result["owner"][group], owner)
+            cut = first[group]
+            assert result["local"][group] == (slice(cut, len(owner)) if number else slice(0, cut))
+
+
 @pytest.mark.parametrize("method", ["meru", "hycoclip", "uncha"])
 def test_per_rank_reduction_gives_the_released_two_rank_values(
     method: str, two_processes: dict[Any, list[dict[str, Any]]]
@@ -202,5 +219,6 @@ def test_without_a_process_group_the_gather_is_the_identity() -> None:
 def test_sum_over_ranks_of_one_process_detaches() -> None:
     total = torch.tensor(2.0, requires_grad=True)
     summed = sum_over_ranks({"total": total * 3, "samples": 5})
-    assert summed["total"].item() == 6 and not summed["total"].requires_grad
+    assert summed["total"].item() == 6
+    assert not summed["total"].requires_grad
     assert summed["samples"].item() == 5

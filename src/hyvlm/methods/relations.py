@@ -228,7 +228,7 @@ def contrast(
     Raises:
         ValueError: Unknown view, a candidate of which a row has several, or an option that fits no such relation.
     """
-    _check_measure(tempered_by)
+    check_measure(tempered_by)
     terms = []
     for relation in relations:
         anchor, candidate = split(relation, "->")
@@ -281,7 +281,7 @@ def calibrate(
     Raises:
         ValueError: Unknown view or measure.
     """
-    _check_measure(measure)
+    check_measure(measure)
     pairs = [split(relation, "⊒") for relation in relations]
     return [Calibration(general=g, specific=s, loss=loss, weight=weight, measure=measure, eps=eps) for g, s in pairs]
 
@@ -297,7 +297,7 @@ def entropy_of(*views: str, weight: float = 1.0, measure: str = "norm", eps: flo
     Raises:
         ValueError: Unknown view or measure.
     """
-    _check_measure(measure)
+    check_measure(measure)
     for view in views:
         check_view(view)
     return [Entropy(view=view, weight=weight, measure=measure, eps=eps) for view in views]
@@ -336,6 +336,7 @@ def finer_group(first: str, second: str) -> str:
     return "part" if "part" in groups else "whole"
 
 
-def _check_measure(measure: str | None) -> None:
+def check_measure(measure: str | None) -> None:
+    """Raise ValueError if there is no such uncertainty measure; None is no measure."""
     if measure is not None and measure not in MEASURES:
         raise ValueError(unknown("uncertainty measure", measure, list(MEASURES)))

@@ -8,7 +8,7 @@ from typing import Literal
 
 from hyvlm.losses import LeakyConeHinge
 from hyvlm.methods.method import OBJECTIVES, Objective, Scale
-from hyvlm.methods.relations import calibrate, contrast, entail, entropy_of
+from hyvlm.methods.relations import calibrate, check_measure, contrast, entail, entropy_of
 from hyvlm.registry import unknown
 
 
@@ -94,6 +94,7 @@ def uncha(
     """
     if formulation not in FORMULATIONS:
         raise ValueError(unknown("formulation", formulation, FORMULATIONS))
+    check_measure(uncertainty)
     form = FORMULATIONS[formulation]
     inter, intra = LeakyConeHinge(eta=eta_inter, alpha=alpha), LeakyConeHinge(eta=eta_intra, alpha=alpha)
     within = ("part_image ⊒ image", "part_text ⊒ text")

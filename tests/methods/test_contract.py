@@ -1,0 +1,191 @@
+"""What every registered objective promises, whatever the method."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from hyvlm.geometry import MANIFOLDS
+from hyvlm.methods import OBJECTIVES
+from hyvlm.types import GROUP_OF_VIEW, LossOutput, Views
+
+DIM = 8
+PARTS = {  # parts of each sample
+    "ragged": (0, 3, 1, 0, 2),
+    "no part at all": (0, 0, 0, 0),
+    "one part": (0, 1, 0),
+    "batch of one": (2,),
+    "batch of one, no part": (0,),
+    "one sample, one part": (1,),
+}
+CURVED_AND_FLAT = ("lorentz", "euclidean")
+VARIANTS = [
+    *((name, m, {}) for name in OBJECTIVES for m in (("sphere",) if name == "clip" else CURVED_AND_FLAT)),
+    ("uncha", "lorentz", {"formulation": "paper"}),
+]
+variants = pytest.mark.parametrize(("name", "manifold", "options"), VARIANTS, ids=lambda v: str(v) if v != {} else "")
+
+
+class Model(torch.nn.Module):
+    """Two linear encoders in front of a manifold and an objective."""
+
+    def __init__(self, name: str, manifold: str, options: dict[str, Any]) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.image, self.text = (torch.nn.Parameter(torch.randn(DIM, DIM, generator=generator) / DIM) for _ in range(2))
+        self.manifold = MANIFOLDS[manifold]()
+        self.objective = OBJECTIVES[name](**options)
+
+    def views(self, features: dict[str, Tensor], owner: Tensor) -> Views:
+        encoders = {"image": self.image, "text": self.text}
+        return Views.single(
+            **{v: self.manifold.lift(x @ encoders[v.removeprefix("part_")]) for v, x in features.items()}, owner=owner
+        )
+
+    def forward(self, features: dict[str, Tensor], owner: Tensor) -> LossOutput:
+        return self.objective(self.manifold, self.views(features, owner))
+
+
+def batch(parts: tuple[int, ...], seed: int = 1) -> tuple[dict[str, Tensor], Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    sizes = {"image": len(parts), "text": len(parts), "part_image": sum(parts), "part_text": sum(parts)}
+    features = {view: torch.randn(n, DIM, generator=generator) for view, n in sizes.items()}
+    return features, torch.repeat_interleave(torch.arange(len(parts)), torch.tensor(parts))
+
+
+def assert_learns(model: Model, output: LossOutput) -> None:
+    assert output.total.isfinite()
+    assert all(value.isfinite() and not value.requires_grad for value in output.terms.values())
+    assert all(value.isfinite() and value.dim() == 0 and not value.requires_grad for value in output.stats.values())
+    output.total.backward()
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None, f"{key} gets no gradient"
+        assert parameter.grad.isfinite().all(), f"{key} gets no finite gradient"
+
+
+@pytest.mark.parametrize("parts", PARTS)
+@variants
+def test_every_parameter_gets_a_finite_gradient(name: str, manifold: str, options: dict[str, Any], parts: str) -> None:
+    model = Model(name, manifold, options)
+    output = model(*batch(PARTS[parts]))
+    assert_learns(model, output)
+    if sum(PARTS[parts]) == 0:
+        assert all(value == 0 for term, value in output.terms.items() if "part" in term)
+
+
+@variants
+def test_a_ragged_batch_moves_every_parameter(name: str, manifold: str, options: dict[str, Any]) -> None:
+    model = Model(name, manifold, options)
+    model(*batch(PARTS["ragged"])).total.backward()
+    for key, parameter in model.named_parameters():
+        assert parameter.grad.abs().max() > 0, f"{key} does not learn"
+
+
+HARD = {
+    "all features zero": lambda x: torch.zeros_like(x),
+    "all features equal": lambda x: torch.ones_like(x) / 3,
+    "nearly equal": lambda x: torch.ones_like(x) / 3 + 1e-7 * x,
+    "tiny": lambda x: 1e-8 * x,
+    "opposite": lambda x: torch.sign(x[:, :1]) * torch.ones_like(x),
+    "huge features": lambda x: 1e4 * x,
+}
+
+
+@pytest.mark.parametrize("hard", HARD)
+@pytest.mark.parametrize("parts", ["ragged", "batch of one"])
+@variants
+def test_hard_features(name: str, manifold: str, options: dict[str, Any], parts: str, hard: str) -> None:
+    model = Model(name, manifold, options)
+    features, owner = batch(PARTS[parts])
+    assert_learns(model, model({view: HARD[hard](x) for view, x in features.items()}, owner))
+
+
+@variants
+def test_points_of_norm_1e4(name: str, manifold: str, options: dict[str, Any]) -> None:
+    model = Model(name, manifold, options)
+    features, owner = batch(PARTS["ragged"])
+    scale = 1.0 if manifold == "sphere" else 1e4
+    points = {v: (scale * torch.nn.functional.normalize(x, dim=-1)).requires_grad_() for v, x in features.items()}
+    output = model.objective(model.manifold, Views.single(**points, owner=owner))
+    assert output.total.isfinite()
+    output.total.backward()
+    assert all(points[view].grad.isfinite().all() for view in model.objective.views)
+
+
+@variants
+def test_autocast_does_not_lower_the_precision(name: str, manifold: str, options: dict[str, Any]) -> None:
+    model = Model(name, manifold, options)
+    views = model.views(*batch(PARTS["ragged"]))
+    expected = model.objective(model.manifold, views)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = model.objective(model.manifold, views)
+    assert output.total.dtype == torch.float32
+    assert torch.equal(output.total, expected.total)
+    for key, value in expected.terms.items():
+        assert torch.equal(output.terms[key], value)
+    low = Views({v: x.bfloat16() for v, x in views.points.items()}, views.owner, views.local)
+    assert model.objective(model.manifold, low).total.dtype == torch.float32
+
+
+@variants
+def test_the_order_of_samples_and_parts_does_not_matter(name: str, manifold: str, options: dict[str, Any]) -> None:
+    model = Model(name, manifold, options).double()
+    features, owner = batch(PARTS["ragged"])
+    features = {view: x.double() for view, x in features.items()}
+    whole, part = torch.tensor([3, 0, 4, 1, 2]), torch.tensor([5, 2, 0, 4, 1, 3])
+    shuffled = {view: x[part if GROUP_OF_VIEW[view] == "part" else whole] for view, x in features.items()}
+    place = whole.argsort()  # where each sample went
+    actual, expected = model(shuffled, place[owner][part]).total, model(features, owner).total
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=0)
+
+
+@variants
+def test_stats_and_terms(name: str, manifold: str, options: dict[str, Any]) -> None:
+    model = Model(name, manifold, options)
+    output = model(*batch(PARTS["ragged"]))
+    views = model.views(*batch(PARTS["ragged"]))
+    weighted = sum(term.weight * output.terms[term.name] for term in model.objective.terms)
+    torch.testing.assert_close(output.total.detach(), weighted)
+    temperatures = {key.removeprefix("temperature/"): v for key, v in output.stats.items() if "temperature" in key}
+    assert set(temperatures) == set(model.objective.log_scale)
+    for key, value in temperatures.items():
+        assert value.item() == pytest.approx(model.objective.scales[key].init_temperature, rel=1e-6)
+    if manifold == "lorentz":
+        assert output.stats["c"].item() == pytest.approx(1.0)
+    if manifold == "sphere":
+        return
+    for view in model.objective.views:
+        points = views.points[view]
+        norm = points.norm(dim=-1)
+        radius = torch.asinh(norm).mean() if manifold == "lorentz" else norm.mean()
+        assert output.stats[f"radius/{view}"].item() == pytest.approx(radius.item(), rel=1e-5)
+    general = {term.views[0] for term in model.objective.terms if "⊒" in term.name}
+    assert {key.removeprefix("saturated/") for key in output.stats if "saturated" in key} == general
+    edge = 0.2 if manifold == "lorentz" else 0.2 / math.sqrt(0.1)
+    share = (views.points["text"].norm(dim=-1) <= edge).float().mean()
+    assert output.stats["saturated/text"].item() == pytest.approx(share.item())
+
+
+def test_a_view_without_points_has_no_mean_radius() -> None:
+    output = Model("hycoclip", "lorentz", {})(*batch(PARTS["no part at all"]))
+    assert "radius/image" in output.stats
+    assert not any("part" in key for key in output.stats)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_scales_are_bounded_only_by_constrain(name: str) -> None:
+    objective = OBJECTIVES[name]()
+    with torch.no_grad():
+        for parameter in objective.log_scale.values():
+            parameter.fill_(6.0)
+    features, owner = batch(PARTS["ragged"])
+    points = {view: torch.nn.functional.normalize(x, dim=-1) for view, x in features.items()}
+    manifold = MANIFOLDS["sphere" if name == "clip" else "lorentz"]()
+    objective(manifold, Views.single(**points, owner=owner))
+    assert all(parameter.item() == 6.0 for parameter in objective.log_scale.values())
+    objective.constrain_()
+    assert all(parameter.item() == pytest.approx(4.6052) for parameter in objective.log_scale.values())

@@ -1,0 +1,111 @@
+"""Declarations: what relations, scales and builders accept, and what they say about what they do not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hyvlm.geometry import MANIFOLDS
+from hyvlm.losses import ConeHinge
+from hyvlm.methods import OBJECTIVES, Objective, Scale, calibrate, contrast, entail, entropy_of
+from hyvlm.types import Views
+
+
+def points(rows: int) -> torch.Tensor:
+    return torch.randn(rows, 4, generator=torch.Generator().manual_seed(rows))
+
+
+def test_the_four_methods_and_the_views_they_need() -> None:
+    wholes = ("image", "text")
+    everything = (*wholes, "part_image", "part_text")
+    expected = {"clip": wholes, "meru": wholes, "hycoclip": everything, "uncha": everything}
+    assert {name: OBJECTIVES[name]().views for name in expected} == expected
+
+
+def test_initial_temperatures() -> None:
+    def initial(objective: Objective) -> dict[str, float]:
+        return {name: round(torch.exp(-p).item(), 6) for name, p in objective.log_scale.items()}
+
+    for name in ("clip", "meru", "hycoclip"):
+        assert initial(OBJECTIVES[name]()) == {"global": 0.07}
+    assert initial(OBJECTIVES["uncha"]()) == {"global": 0.07, "local": 0.05, "global_local": 0.06}
+    paper = OBJECTIVES["uncha"](formulation="paper")
+    assert initial(paper) == {"global": 0.07, "local": 0.07, "global_local": 0.06}
+    assert initial(OBJECTIVES["uncha"](formulation="paper", local_temperature=0.1))["local"] == 0.1
+
+
+def test_a_scale_starts_within_its_bound() -> None:
+    assert Objective(contrast("image -> text"), scales={"global": Scale(init_temperature=1e-3)}).log_scale[
+        "global"
+    ].item() == pytest.approx(4.6052)
+
+
+def test_hycoclip_scores_parts_against_each_whole_once() -> None:
+    """A second part of a sample adds a row, but no column: the other rows keep their loss."""
+    whole, part = points(3), points(2)
+    objective = Objective(contrast("part_image -> text", over_rows="sum"))
+
+    def loss(owner: list[int]) -> torch.Tensor:
+        views = Views.single(whole, whole, part[: len(owner)], None, torch.tensor(owner))
+        return objective(MANIFOLDS["euclidean"](), views).total
+
+    alone = Views.single(whole, whole, part[1:], None, torch.tensor([1]))
+    expected = loss([1]) + objective(MANIFOLDS["euclidean"](), alone).total
+    torch.testing.assert_close(loss([1, 1]), expected)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: contrast("image -> txt"), "unknown view 'txt'. Did you mean 'text'"),
+        (lambda: contrast("image => text"), "a relation is written 'view -> view', got 'image => text'"),
+        (lambda: contrast("image -> part_text"), "an image owns any number of part_text"),
+        (lambda: contrast("image -> text", owner_repeated=True), "owner_repeated needs parts"),
+        (lambda: contrast("part_image -> text", tempered_by="length"), "unknown uncertainty measure 'length'"),
+        (lambda: entail(ConeHinge(), "text -> image"), "a relation is written 'view ⊒ view'"),
+        (lambda: entail(ConeHinge(), "text ⊒ box"), "unknown view 'box'"),
+        (lambda: calibrate(ConeHinge(), "text ⊒ image", measure="angle"), "unknown uncertainty measure 'angle'"),
+        (lambda: entropy_of("parts"), "unknown view 'parts'"),
+        (lambda: entropy_of("part_text", measure="angle"), "unknown uncertainty measure 'angle'"),
+        (lambda: Objective(), "needs at least one relation"),
+        (lambda: Objective(contrast("image -> text"), reduction="local"), "unknown reduction 'local'"),
+        (lambda: Objective(contrast("image -> text", scale="lokal")), "scale of 'image -> text': unknown scale"),
+        (lambda: Objective(contrast("image -> text", weight=-1)), "weight of 'image -> text' must not be negative"),
+        (lambda: Objective(contrast("image -> text", "image -> text")), "names 'image -> text' twice"),
+        (lambda: Scale(init_temperature=0), "temperature must be positive"),
+        (lambda: OBJECTIVES["unca"], "unknown objective 'unca'. Did you mean 'uncha'"),
+        (lambda: OBJECTIVES["meru"](eta=0), "eta scales the cone's half-aperture and must be positive, got 0"),
+        (lambda: OBJECTIVES["meru"](entail_weight=-0.2), "weight of 'text ⊒ image' must not be negative"),
+        (lambda: OBJECTIVES["hycoclip"](eta_intra=-1.2), "must be positive, got -1.2"),
+        (lambda: OBJECTIVES["uncha"](alpha=-0.1), "alpha weighs the exterior angle"),
+        (lambda: OBJECTIVES["uncha"](formulation="papper"), "unknown formulation 'papper'. Did you mean 'paper'"),
+        (lambda: OBJECTIVES["uncha"](uncertainty="norms"), "unknown uncertainty measure 'norms'. Did you mean 'norm'"),
+        (lambda: OBJECTIVES["uncha"](reduction="rank"), "unknown reduction 'rank'. Did you mean 'per_rank'"),
+        (lambda: OBJECTIVES["clip"](temperature=-1.0), "temperature must be positive"),
+    ],
+)
+def test_mistakes_become_one_sentence(build: object, message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        build()
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_view_is_named() -> None:
+    with pytest.raises(ValueError, match="needs view 'part_image', the batch has image, text"):
+        OBJECTIVES["hycoclip"]()(MANIFOLDS["lorentz"](), Views.single(points(2), points(2)))
+
+
+def test_views_of_one_group_have_equally_many_points() -> None:
+    with pytest.raises(ValueError, match="view 'part_text' has 3 points, its group 'part' 2 rows"):
+        Views.single(points(2), points(2), points(2), points(3), torch.tensor([0, 1]))
+
+
+def test_cones_are_asked_of_a_manifold_that_has_them() -> None:
+    with pytest.raises(ValueError, match="'text ⊒ image' needs entailment cones, which Sphere does not have"):
+        OBJECTIVES["meru"]()(MANIFOLDS["sphere"](), Views.single(points(2), points(2)))
+
+
+def test_an_unused_uncertainty_is_still_checked() -> None:
+    with pytest.raises(ValueError, match="unknown uncertainty measure"):
+        OBJECTIVES["uncha"](uncertainty="norms", calibration=False, uncertainty_temperature=False)
