@@ -89,7 +89,9 @@ class NoiseSet(SampleSet):
         pixels = np.random.default_rng(index).integers(0, 256, (48, 64, 3), dtype=np.uint8)
         image = Image.fromarray(pixels)
         texts = [" ".join(["word"] * (index % 5 + k + 1)) for k in range(1 + index % 3)]
-        return Sample(str(index), image, texts, [Part(image.crop((k, 0, k + 20, 20)), "a part") for k in range(index % 4)])
+        return Sample(
+            str(index), image, texts, [Part(image.crop((k, 0, k + 20, 20)), "a part") for k in range(index % 4)]
+        )
 
 
 @pytest.fixture

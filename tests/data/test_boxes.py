@@ -82,7 +82,7 @@ def test_a_file_is_normalised_or_in_pixels_as_a_whole():
     assert boxes_are_normalised([]) is None
     assert boxes_are_normalised([both, share]) is True
     assert boxes_are_normalised([both, pixel]) is False
-    with pytest.raises(ValueError, match="normalised.*row 2 but pixels at row 3"):
+    with pytest.raises(ValueError, match=r"normalised.*row 2 but pixels at row 3"):
         boxes_are_normalised([share, pixel])
-    with pytest.raises(ValueError, match='pixels or normalised.*row 4.*"unit"'):
+    with pytest.raises(ValueError, match=r'pixels or normalised.*row 4.*"unit"'):
         boxes_are_normalised([both])

@@ -74,7 +74,8 @@ def test_workers_change_nothing(noise_set, tokenizer):
     alone = list(train_loader(data, 4, steps=5))
     helped = list(train_loader(data, 4, steps=5, workers=2))
     for a, b in zip(alone, helped, strict=True):
-        assert a.keys == b.keys and a.skipped == b.skipped
+        assert a.keys == b.keys
+        assert a.skipped == b.skipped
         for name in ("image", "text", "part_image", "part_text", "owner"):
             assert torch.equal(getattr(a, name), getattr(b, name)), name
 
@@ -83,7 +84,8 @@ def test_a_rank_without_samples_still_yields_every_step(noise_set, tokenizer):
     ranks = [list(train_loader(views(noise_set, tokenizer), 4, steps=6, rank=r, world_size=3)) for r in range(3)]
     tail = [rank[2] for rank in ranks]  # two samples for three ranks
     assert [len(b.image) + sum(b.skipped.values()) for b in tail] == [1, 1, 0]
-    assert tail[2].image.shape == (0, 3, 16, 16) and tail[2].part_image.shape == (0, 3, 8, 8)
+    assert tail[2].image.shape == (0, 3, 16, 16)
+    assert tail[2].part_image.shape == (0, 3, 8, 8)
     assert tail[2].text.shape[0] == tail[2].part_text.shape[0] == tail[2].owner.shape[0] == 0
     for epoch in range(2):
         seen = Counter(key for rank in ranks for batch in rank[3 * epoch : 3 * epoch + 3] for key in batch.keys)
@@ -95,4 +97,6 @@ def test_a_resumed_loader_gives_the_same_tensors(noise_set, tokenizer):
     data = views(noise_set, tokenizer)
     whole, resumed = list(train_loader(data, 4, steps=6)), list(train_loader(data, 4, steps=6, start_step=4))
     for a, b in zip(whole[4:], resumed, strict=True):
-        assert a.keys == b.keys and torch.equal(a.image, b.image) and torch.equal(a.part_image, b.part_image)
+        assert a.keys == b.keys
+        assert torch.equal(a.image, b.image)
+        assert torch.equal(a.part_image, b.part_image)

@@ -53,9 +53,11 @@ def test_processed_layout(processed, tmp_path):
     data = open_data(f"shards:{processed(tmp_path / '0.tar')}")
     assert keys(data) == ["k0", "k1", "k2", "k3"]
     sample = data[3]
-    assert sample.texts == ["caption 3"] and [p.text for p in sample.parts] == COLOURS[:3]
+    assert sample.texts == ["caption 3"]
+    assert [p.text for p in sample.parts] == COLOURS[:3]
     assert [p.image.getpixel((9, 9))[0] > 200 for p in sample.parts] == [True, False, False]
-    assert data[0].parts == [] and not data.dropped
+    assert data[0].parts == []
+    assert not data.dropped
 
 
 def test_a_bare_path_needs_no_name(plain, tmp_path):
@@ -81,7 +83,8 @@ def test_raw_layout_cuts_boxes_and_chooses_greedily(encoded, write_tar, tmp_path
     sample = open_data(str(path))[0]
     assert sample.texts == [caption]
     assert [p.text for p in sample.parts] == ["a white square", "a dog", "white square"]
-    assert sample.parts[0].image.size == (50, 52) and sample.parts[2].image.size == (10, 10)
+    assert sample.parts[0].image.size == (50, 52)
+    assert sample.parts[2].image.size == (10, 10)
     assert np.asarray(sample.parts[2].image).min() > 240
     assert Counter(bad.reason for bad in sample.dropped) == {
         "box without area (x0 >= x1 or y0 >= y1)": 1,
@@ -100,7 +103,12 @@ def test_noun_chunks_stand_in_for_missing_expressions(encoded, write_tar, tmp_pa
 
 @pytest.mark.parametrize("suffix", ["jpg", "JPG", "jpeg", "png", "webp"])
 def test_plain_layout_takes_images_of_any_kind_and_case(suffix, encoded, write_tar, tmp_path):
-    members = [(f"x.{suffix}", encoded()), ("x.txt", "by txt"), (f"y.{suffix}", encoded()), ("y.json", {"caption": "by json"})]
+    members = [
+        (f"x.{suffix}", encoded()),
+        ("x.txt", "by txt"),
+        (f"y.{suffix}", encoded()),
+        ("y.json", {"caption": "by json"}),
+    ]
     data = open_data(str(write_tar(tmp_path / "0.tar", members)))
     assert [data[i].texts for i in range(2)] == [["by txt"], ["by json"]]
 
@@ -120,17 +128,22 @@ def test_equal_keys_in_two_shards_are_two_samples_and_in_one_a_counted_drop(enco
 
     double = [("0.jpg", encoded()), ("0.txt", "first"), ("0.jpg", encoded()), ("0.txt", "second")]
     data = open_data(str(write_tar(tmp_path / "c.tar", double)))
-    assert len(data) == 1 and data[0].texts == ["first"]
+    assert len(data) == 1
+    assert data[0].texts == ["first"]
     assert data.dropped == {"second sample of the same key": 1}
-    assert "c.tar" in data.dropped_examples[0] and "second sample of the same key" in caplog.text
+    assert "c.tar" in data.dropped_examples[0]
+    assert "second sample of the same key" in caplog.text
 
 
 def test_names_with_dots_are_told_about(encoded, write_tar, tmp_path):
     dotted = [(f"a.{i}.{s}", encoded() if s == "jpg" else "text") for i in (1, 2) for s in ("jpg", "txt")]
-    with pytest.raises(ValueError, match=r"0 of 1 samples .* found: 1\.jpg, 1\.txt, 2\.jpg, 2\.txt; a key ends at the first dot"):
+    with pytest.raises(
+        ValueError, match=r"0 of 1 samples .* found: 1\.jpg, 1\.txt, 2\.jpg, 2\.txt; a key ends at the first dot"
+    ):
         open_data(str(write_tar(tmp_path / "0.tar", dotted)))
     data = open_data(str(write_tar(tmp_path / "1.tar", [*dotted, ("b.jpg", encoded()), ("b.txt", "fine")])))
-    assert keys(data) == ["b"] and data.dropped == {"name has dots before its suffix": 1}
+    assert keys(data) == ["b"]
+    assert data.dropped == {"name has dots before its suffix": 1}
 
 
 def test_shards_without_captions_say_what_they_hold(encoded, write_tar, tmp_path):
@@ -151,11 +164,21 @@ def test_captions_that_are_empty_or_not_utf8_are_bad_samples(encoded, write_tar,
             got.append(data[i].texts[0])
         except BadSample as bad:
             got.append(bad.reason)
-    assert got == ["fine", "empty caption", "text is not UTF-8", "marked", "emoji 🐕 犬", "json cannot be read", "empty caption"]
+    assert got == [
+        "fine",
+        "empty caption",
+        "text is not UTF-8",
+        "marked",
+        "emoji 🐕 犬",
+        "json cannot be read",
+        "empty caption",
+    ]
 
 
 def test_a_broken_image_is_a_bad_sample_and_names_shard_and_key(encoded, write_tar, tmp_path):
-    path = write_tar(tmp_path / "0.tar", [("a.jpg", b"no image"), ("a.txt", "text"), ("b.jpg", encoded()), ("b.txt", "b")])
+    path = write_tar(
+        tmp_path / "0.tar", [("a.jpg", b"no image"), ("a.txt", "text"), ("b.jpg", encoded()), ("b.txt", "b")]
+    )
     data = open_data(str(path))
     with pytest.raises(BadSample, match=f"sample 'a' of {path}: image is of no known format"):
         data[0]
@@ -188,14 +211,17 @@ def offset_in_member(path: Path, name: str, share: float) -> int:
         return info.offset_data + int(info.size * share)
 
 
-@pytest.mark.parametrize(("member", "share", "left"), [("00006.txt", 0.5, 6), ("00006.jpg", 0.5, 6), ("00007.jpg", 0.0, 7)])
+@pytest.mark.parametrize(
+    ("member", "share", "left"), [("00006.txt", 0.5, 6), ("00006.jpg", 0.5, 6), ("00007.jpg", 0.0, 7)]
+)
 def test_a_shard_cut_short_loses_only_its_tail(member, share, left, plain, tmp_path, caplog):
     path = plain(tmp_path / "0.tar")
     os.truncate(path, offset_in_member(path, member, share))
     data = open_data(str(path))
     assert keys(data) == [f"{i:05d}" for i in range(left)]
     assert data.dropped == {"shard is cut short": 1}
-    assert "shard is cut short" in caplog.text and "0.tar" in caplog.text
+    assert "shard is cut short" in caplog.text
+    assert "0.tar" in caplog.text
     assert data[left - 1].image.size == (40, 30)
 
 
@@ -221,7 +247,8 @@ def test_damage_in_the_middle_is_told_and_does_not_go_unseen(plain, tmp_path):
     data[start : start + 512] = b"\x55" * 512
     path.write_bytes(data)
     opened = open_data(str(path))
-    assert keys(opened) == [f"{i:05d}" for i in range(5)] and opened.dropped == {"shard is cut short": 1}
+    assert keys(opened) == [f"{i:05d}" for i in range(5)]
+    assert opened.dropped == {"shard is cut short": 1}
 
 
 def test_files_that_are_no_plain_tar_are_refused(plain, tmp_path):
@@ -245,7 +272,9 @@ def test_empty_shards_are_told_about_and_only_empty_ones_are_an_error(plain, wri
         open_data(str(tmp_path / "zero.tar"))
     plain(tmp_path / "full.tar")
     data = open_data(f"shards:{tmp_path}")
-    assert len(data) == 10 and "empty.tar holds no samples" in caplog.text and data.dropped == {"shard is cut short": 1}
+    assert len(data) == 10
+    assert "empty.tar holds no samples" in caplog.text
+    assert data.dropped == {"shard is cut short": 1}
 
 
 def test_links_and_folders_in_a_tar_are_not_followed(encoded, tmp_path):
@@ -266,7 +295,8 @@ def test_links_and_folders_in_a_tar_are_not_followed(encoded, tmp_path):
         tar.addfile(folder)
     before = sorted(tmp_path.iterdir())
     data = open_data(str(tmp_path / "0.tar"))
-    assert keys(data) == ["../b"] and data.dropped == {"no txt or json caption": 1}
+    assert keys(data) == ["../b"]
+    assert data.dropped == {"no txt or json caption": 1}
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -302,7 +332,8 @@ def test_the_index_is_cached_and_remade_when_the_shard_changes(plain, tmp_path, 
 
     monkeypatch.setattr("hyvlm.data.tarindex.scan_shard", lambda p: pytest.fail("scanned again"))
     again = open_data(str(path))
-    assert keys(again) == keys(first) and again.fingerprint == first.fingerprint
+    assert keys(again) == keys(first)
+    assert again.fingerprint == first.fingerprint
     monkeypatch.undo()
 
     (folder / "samples.npy").write_bytes(b"damaged")

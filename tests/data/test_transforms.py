@@ -30,8 +30,10 @@ def test_squash_keeps_the_border_and_crop_the_centre():
     image.paste((255, 0, 0), (0, 0, 32, 32))
     image.paste((0, 255, 0), (32, 0, 64, 32))
     squashed, cropped = eval_transform(32, "squash")(image), eval_transform(32, "crop")(image)
-    assert squashed[0, 16, 2] == 255 and squashed[1, 16, 16] == 255
-    assert cropped[1].min() == 255 and cropped[0].max() == 0
+    assert squashed[0, 16, 2] == 255
+    assert squashed[1, 16, 16] == 255
+    assert cropped[1].min() == 255
+    assert cropped[0].max() == 0
 
 
 def test_unknown_resize_is_an_error():

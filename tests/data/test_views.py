@@ -52,8 +52,11 @@ RED, LIME, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 
 def test_views_have_the_sizes_asked_for(tokenizer):
     item = item_of(with_parts(["red", "lime"]), tokenizer, parts={"max": 5, "choice": "first"})
-    assert item.image.shape == (3, 16, 16) and item.image.dtype == torch.uint8
-    assert item.part_image.shape == (2, 3, 8, 8) and item.part_text.shape == (2, 77) and item.text.shape == (77,)
+    assert item.image.shape == (3, 16, 16)
+    assert item.image.dtype == torch.uint8
+    assert item.part_image.shape == (2, 3, 8, 8)
+    assert item.part_text.shape == (2, 77)
+    assert item.text.shape == (77,)
     assert colours(item) == [RED, LIME]
 
 
@@ -73,7 +76,8 @@ def test_random_parts_are_drawn_anew_in_every_epoch(tokenizer):
 @pytest.mark.parametrize("settings", [{"views": ("image", "text")}, {"parts": {"max": 0}}])
 def test_parts_that_nobody_asks_for_are_not_decoded(settings, tokenizer):
     item = item_of(with_parts([None]), tokenizer, **settings)
-    assert len(item.part_image) == 0 and item.dropped == []
+    assert len(item.part_image) == 0
+    assert item.dropped == []
 
 
 def test_each_part_draws_its_own_augmentation(tokenizer):
@@ -112,11 +116,13 @@ def test_captions_are_drawn_or_the_first(tokenizer):
 def test_a_bad_sample_is_a_value_unless_strict(noise_set, tokenizer):
     settings = {"image_size": 16, "augment": NONE}
     bad = TrainViews(noise_set(3, bad=[1]), tokenizer, **settings)[0, 1]
-    assert isinstance(bad, BadSample) and bad.reason == "image is broken"
+    assert isinstance(bad, BadSample)
+    assert bad.reason == "image is broken"
     with pytest.raises(BadSample):
         TrainViews(noise_set(3, bad=[1]), tokenizer, strict=True, **settings)[0, 1]
     nothing_said = TrainViews(OneSample(Sample("k", Image.new("RGB", (8, 8)))), tokenizer, **settings)[0, 0]
-    assert isinstance(nothing_said, BadSample) and str(nothing_said) == "sample 'k': no caption"
+    assert isinstance(nothing_said, BadSample)
+    assert str(nothing_said) == "sample 'k': no caption"
 
 
 @pytest.mark.parametrize(
@@ -139,9 +145,11 @@ def test_collate_keeps_parts_ragged_and_text_short(noise_set, tokenizer):
     batch = Collate(16, 8)([data[0, i] for i in range(5)])
     assert batch.keys == ["0", "1", "3", "4"]
     assert batch.owner.tolist() == [1, 2, 2, 2]  # sample 3 is row 2; sample 4 has no parts
-    assert batch.part_image.shape == (4, 3, 8, 8) and batch.part_text.shape == (4, 4)
+    assert batch.part_image.shape == (4, 3, 8, 8)
+    assert batch.part_text.shape == (4, 4)
     assert batch.text.shape[1] == int((batch.text != 0).sum(1).max()) < 77
-    assert batch.skipped == {"image is broken": 1} and batch.skipped_examples == ["sample 2: image is broken"]
+    assert batch.skipped == {"image is broken": 1}
+    assert batch.skipped_examples == ["sample 2: image is broken"]
 
 
 def test_collate_counts_parts_apart_and_keeps_few_examples(tokenizer):
@@ -149,7 +157,8 @@ def test_collate_counts_parts_apart_and_keeps_few_examples(tokenizer):
     batch = Collate(16, 8)([item, item])
     assert batch.skipped == {"part: image is broken": 18}
     assert len(batch.skipped_examples) == 5
-    assert batch.part_image.shape == (0, 3, 8, 8) and batch.part_text.shape == (0, 1)
+    assert batch.part_image.shape == (0, 3, 8, 8)
+    assert batch.part_text.shape == (0, 1)
 
 
 def test_parts_that_the_set_dropped_are_counted_where_parts_are_used(tokenizer):
@@ -162,13 +171,16 @@ def test_parts_that_the_set_dropped_are_counted_where_parts_are_used(tokenizer):
 def test_without_part_views_a_batch_has_none(noise_set, tokenizer):
     data = TrainViews(noise_set(4), tokenizer, image_size=16, augment=NONE, views=("image", "text"))
     batch = Collate(16, 16, parts=False)([data[0, i] for i in range(4)])
-    assert batch.part_image is None and batch.part_text is None and len(batch.owner) == 0
+    assert batch.part_image is None
+    assert batch.part_text is None
+    assert len(batch.owner) == 0
 
 
 def test_texts_that_lose_their_end_are_counted(tokenizer):
     sample = Sample("k", Image.new("RGB", (8, 8)), [" ".join(["word"] * 200)])
     batch = Collate(16, 8)([item_of(sample, tokenizer), item_of(sample, tokenizer)])
-    assert batch.truncated == 2 and batch.text.shape == (2, 77)
+    assert batch.truncated == 2
+    assert batch.text.shape == (2, 77)
 
 
 def test_trimming_keeps_an_inner_zero():

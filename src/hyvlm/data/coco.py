@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,10 @@ class Coco(SampleSet):
 
     def __init__(self, files: CocoFiles, name: str, split: str, content: str) -> None:
         self.name, self.split, self.content = name, split, content
-        self.images, self.classes, self.parents = files.read(split)
+        try:
+            self.images, self.classes, self.parents = files.read(split)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{name}: an entry of the annotation files is not in COCO format: {error}") from error
         drops = Drops()
         folder = files.image_folder(split)
         fingerprint = Fingerprint("coco", split, content)
@@ -101,7 +105,16 @@ class CocoFiles:
                 f"coco: {root} has neither captions.json or instances.json nor annotations/captions_SPLIT.json "
                 "or annotations/instances_SPLIT.json"
             )
-        self.splits = ["all", *self._marked_splits()] if self.flat else sorted(named)
+        self._named = sorted(named)
+
+    @cached_property
+    def splits(self) -> list[str]:
+        """Splits on offer: those of the file names; in a flat folder "all" and what its images name."""
+        if not self.flat:
+            return self._named
+        files = [p for p in (self.captions("all"), self.instances("all")) if p.is_file()]
+        images = [image for path in files for image in self._document(path)["images"]]
+        return ["all", *sorted({str(image["split"]) for image in images if "split" in image})]
 
     def default_split(self) -> str:
         """The whole of a flat folder; "val2017" or the only split of the published layout."""
@@ -135,7 +148,8 @@ class CocoFiles:
         classes: tuple[str, ...] = ()
         parents: dict[str, str] = {}
         if self.instances(split).is_file():
-            document = self._document(self.instances(split), split, images)
+            document = self._document(self.instances(split))
+            self._add_images(document, split, images)
             categories = sorted(document["categories"], key=lambda c: c["id"])
             classes = tuple(c["name"] for c in categories)
             parents = {
@@ -150,24 +164,24 @@ class CocoFiles:
                     else:
                         image.objects.append((label, entry["bbox"]))
         if self.captions(split).is_file():
-            for entry in self._document(self.captions(split), split, images)["annotations"]:
+            document = self._document(self.captions(split))
+            self._add_images(document, split, images)
+            for entry in document["annotations"]:
                 if entry["image_id"] in images:
                     images[entry["image_id"]].captions.append(entry["caption"])
         return [images[i] for i in sorted(images)], classes, parents
 
-    def _document(self, path: Path, split: str, images: dict[int, CocoImage]) -> dict[str, Any]:
+    def _add_images(self, document: dict[str, Any], split: str, images: dict[int, CocoImage]) -> None:
+        for entry in document["images"]:
+            if not self.flat or split in ("all", entry.get("split")):
+                images.setdefault(entry["id"], CocoImage(entry["file_name"]))
+
+    def _document(self, path: Path) -> dict[str, Any]:
         document = read_json(path)
         missing = {"images", "annotations"} - set(document if isinstance(document, dict) else ())
         if missing:
             raise ValueError(f"{path} is not in COCO format: it lacks {' and '.join(sorted(missing))}")
-        for entry in document["images"]:
-            if not self.flat or split in ("all", entry.get("split")):
-                images.setdefault(entry["id"], CocoImage(entry["file_name"]))
         return document
-
-    def _marked_splits(self) -> list[str]:
-        files = [p for p in (self.captions("all"), self.instances("all")) if p.is_file()]
-        return sorted({str(i["split"]) for p in files for i in read_json(p).get("images", []) if "split" in i})
 
 
 def _corners(box: list[float]) -> list[float]:
@@ -188,8 +202,10 @@ def open_coco(location: str, *, split: str | None = None, content: str = "pairs"
     """
     check_offer("coco", "content", content, ["pairs", "classes", "labels"])
     files = CocoFiles(Path(location))
-    split = split or files.default_split()
-    check_offer(f"coco:{location}", "split", split, files.splits)
+    if split is None:
+        split = files.default_split()
+    else:
+        check_offer(f"coco:{location}", "split", split, files.splits)
     needed = files.captions(split) if content == "pairs" else files.instances(split)
     if not needed.is_file():
         raise FileNotFoundError(f"coco: content {content!r} needs {needed}, which does not exist")

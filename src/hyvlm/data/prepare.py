@@ -87,8 +87,12 @@ class Counts:
         self.dropped_examples = [*self.dropped_examples, *other["dropped_examples"]][:MAX_EXAMPLES]
 
     def lost(self) -> int:
-        """Samples (not parts) that were dropped."""
-        return sum(n for reason, n in self.dropped.items() if not reason.startswith("part: "))
+        """Samples (neither parts nor whole shards) that were dropped."""
+        return sum(n for reason, n in self.dropped.items() if not reason.startswith(("part: ", "shard ")))
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON (``asdict`` cannot copy a Counter)."""
+        return {**vars(self), "dropped": dict(self.dropped)}
 
 
 @PREPARERS.register("grit")
@@ -115,7 +119,8 @@ def prepare_grit(
     falling score, without those that overlap a better one; "parent000" is the best.
 
     A shard is written under another name and renamed when it is whole, with its counts in ``OUT/reports``: stopped at
-    any moment, the same call goes on where it was. ``OUT/report.json`` has the sums.
+    any moment, the same call goes on where it was. ``OUT/report.json`` has the sums. One call at a time may write to
+    a folder.
 
     Args:
         source: Shard pattern as in :func:`hyvlm.data.shards.expand_shards`, or one of ``.parquet`` files.
@@ -142,11 +147,13 @@ def prepare_grit(
         raise FileNotFoundError(f"prepare grit: no folder of images {folder}")
     form = Form(size, square, quality, max_parts, max_overlap, str(folder))
     (out / "reports").mkdir(parents=True, exist_ok=True)
+    for draft in out.glob(".[0-9]*-*"):  # left by a call that was killed
+        draft.unlink()
     counts = Counts()
     for report in _run(partial(_prepare_unit, out=out, form=form), units, workers):
         counts.add(report)
     total = counts.samples + counts.lost()
-    report = {"source": str(source), "form": asdict(form), "shards": len(units), "read": total, **asdict(counts)}
+    report = {"source": str(source), "form": asdict(form), "shards": len(units), "read": total, **counts.as_dict()}
     _write_json(out / "report.json", report)
     if counts.lost() > max_dropped * total or not total:
         reasons = ", ".join(f"{n} {reason}" for reason, n in counts.dropped.most_common()) or "there were none"
@@ -216,7 +223,7 @@ def _prepare_unit(unit: Unit, out: Path, form: Form) -> dict[str, Any]:
             Path(file.name).replace(shard)
         finally:
             Path(file.name).unlink(missing_ok=True)
-    report = {"stamp": stamp, **asdict(counts)}
+    report = {"stamp": stamp, **counts.as_dict()}
     _write_json(report_path, report)
     return report
 

@@ -125,7 +125,7 @@ def split_lists(root: Path) -> dict[str, Path | None]:
     """Splits of a VOC folder to their lists of ids; one split "all" of every annotation where there are no lists."""
     lists = {p.stem: p for p in sorted((root / "ImageSets" / "Main").glob("*.txt"))}
     # VOC ships one more list for every class and split ("dog_train"), with a flag beside each id
-    whole = {s: p for s, p in lists.items() if s.partition("_")[0] not in VOC_CLASSES}
+    whole = {s: p for s, p in lists.items() if "_" not in s or s.partition("_")[0] not in VOC_CLASSES}
     return dict(whole) or {"all": None}
 
 

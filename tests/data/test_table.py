@@ -1,0 +1,190 @@
+import json
+
+import pytest
+
+from hyvlm.data import open_data
+from hyvlm.types import BadSample
+
+BOM = "\ufeff".encode()
+
+
+@pytest.fixture
+def images(encoded, tmp_path):
+    for name in ("a.jpg", "b.jpg", "c d.jpg"):
+        (tmp_path / name).write_bytes(encoded(size=(100, 50)))
+    return tmp_path
+
+
+def write(path, content: str | bytes):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(path)
+
+
+def texts(data) -> dict[str, list[str]]:
+    return {data[i].key: data[i].texts for i in range(len(data))}
+
+
+def test_csv_as_a_spreadsheet_writes_it(images):
+    rows = 'image,caption\r\na.jpg,"one, with a comma"\r\nb.jpg,"says ""hi"" 犬 🐕"\r\nc d.jpg,two\r\n'
+    data = open_data(write(images / "t.csv", BOM + rows.encode()))
+    assert texts(data) == {"a.jpg": ["one, with a comma"], "b.jpg": ['says "hi" 犬 🐕'], "c d.jpg": ["two"]}
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "image,caption\na.jpg,one\nb.jpg,three\na.jpg,two\n",
+        'image,caption\na.jpg,"[""one"", ""two""]"\nb.jpg,three\n',
+        "image,caption\na.jpg,\"['one', 'two']\"\nb.jpg,three\n",
+    ],
+)
+def test_several_captions_as_rows_or_as_lists(rows, images):
+    assert texts(open_data(write(images / "t.csv", rows))) == {"a.jpg": ["one", "two"], "b.jpg": ["three"]}
+
+
+def test_tsv_and_jsonl(images):
+    tsv = open_data(write(images / "t.tsv", "caption\timage\tnote\none, two\ta.jpg\tx\n"))
+    assert texts(tsv) == {"a.jpg": ["one, two"]}
+    lines = [{"image": "a.jpg", "caption": ["one", "line\u2028two"]}, {"image": "b.jpg", "caption": "three"}]
+    jsonl = write(images / "t.jsonl", "\n".join(json.dumps(line, ensure_ascii=False) for line in lines) + "\n\n")
+    assert texts(open_data(jsonl)) == {"a.jpg": ["one", "line\u2028two"], "b.jpg": ["three"]}
+
+
+def test_images_may_lie_in_a_folder_beside_the_table(encoded, tmp_path):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a.jpg").write_bytes(encoded())
+    assert open_data(write(tmp_path / "t.csv", "image,caption\na.jpg,one\n"))[0].image.size == (40, 30)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("image,text\na.jpg,one\n", r"t\.csv has no column 'caption'; found: image, text"),
+        ("", r"t\.csv has no column 'image'; found: nothing"),
+        (b"image,caption\na.jpg,one\nb.jpg,caf\xe9\n", r"row 3 of .*t\.csv is not UTF-8 \(byte 0xe9\)"),
+        ("image,caption\na.jpg,one, two\n", r"row 2 of .* more cells than the header"),
+        ("image,caption\n", "no row with an image and a caption"),
+        ('image,caption\na.jpg,"[one, two]"\n', "row 2 .* looks like a list but is not one"),
+        ("image,caption,boxes\na.jpg,one,oops\n", r"the boxes in row 2 of .* are not \[\{"),
+        (
+            'image,caption,boxes\na.jpg,one,"[{""box"": [0,0,1,1], ""unit"": ""cm""}]"\n',
+            "unit .* row 2 .* 'cm'; known: pixel",
+        ),
+        ("image,caption\nx.jpg,one\n", "none of the images that are listed exists, such as .*x.jpg"),
+    ],
+)
+def test_tables_that_cannot_be_read_say_where(content, message, images):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        open_data(write(images / "t.csv", content))
+
+
+def test_broken_json_lines_are_named(images):
+    good = json.dumps({"image": "a.jpg", "caption": "one"})
+    for line, message in (
+        ("{oops", "row 2 .* not JSON"),
+        ("[1]", "row 2 .* not a JSON object"),
+        ("{}", "row 2 .* no column"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            open_data(write(images / "t.jsonl", f"{good}\n{line}\n"))
+
+
+def test_missing_images_and_empty_captions_are_counted(images, caplog):
+    rows = "image,caption\na.jpg,one\ngone.jpg,two\nb.jpg,  \n,three\n"
+    data = open_data(write(images / "t.csv", rows))
+    assert texts(data) == {"a.jpg": ["one"]}
+    assert data.dropped == {"image file is missing": 1, "empty caption": 1, "no image path": 1}
+    assert "gone.jpg: image file is missing" in caplog.text
+
+
+def boxes_table(images, *boxes: dict) -> str:
+    lines = [
+        {"image": n, "caption": "one", "boxes": [b]} for n, b in zip(("a.jpg", "b.jpg", "c d.jpg"), boxes, strict=False)
+    ]
+    return write(images / "t.jsonl", "\n".join(map(json.dumps, lines)))
+
+
+def sizes(path: str) -> list[tuple[int, int]]:
+    data = open_data(path)
+    return [part.image.size for i in range(len(data)) for part in data[i].parts]
+
+
+def test_pixel_and_normalised_boxes(images):
+    assert sizes(boxes_table(images, {"box": [10, 10, 30, 40], "text": "a dog"})) == [(20, 30)]
+    assert sizes(boxes_table(images, {"box": [0.1, 0.2, 0.3, 0.8], "text": "a dog"})) == [(20, 30)]
+    whole = {"box": [0, 0, 1, 1], "text": "all"}  # fits both: the rest of the file decides
+    assert sizes(boxes_table(images, whole, {"box": [0.1, 0.2, 0.3, 0.8], "text": "a dog"})) == [(100, 50), (20, 30)]
+    assert sizes(boxes_table(images, whole, {"box": [10, 10, 30, 40], "text": "a dog"})) == [(1, 1), (20, 30)]
+    assert sizes(boxes_table(images, {**whole, "unit": "normalised"}, {**whole, "unit": "pixel"})) == [
+        (100, 50),
+        (1, 1),
+    ]
+
+
+def test_boxes_that_fit_both_units_or_mix_them_are_an_error(images):
+    whole = {"box": [0, 0, 1, 1], "text": "all"}
+    with pytest.raises(ValueError, match=r'row 1 of .*"unit"'):
+        open_data(boxes_table(images, whole))
+    with pytest.raises(ValueError, match=r"normalised .* at row 1 of .* but pixels at row 2"):
+        open_data(boxes_table(images, {**whole, "box": [0, 0, 0.5, 1]}, {**whole, "box": [5, 5, 9, 9]}))
+
+
+def test_unusable_boxes_are_counted_parts(images):
+    rows = [
+        {"box": [10, 10, 10, 40], "text": "a dog"},
+        {"box": [200, 10, 210, 40], "text": "a dog"},
+        {"box": [10, 10, 30], "text": "a dog"},
+        {"box": [10, 10, 30, 40]},
+        {"box": [10, 10, 30, 40], "text": "a cat"},
+    ]
+    line = json.dumps({"image": "a.jpg", "caption": "one", "boxes": json.dumps(rows)})
+    sample = open_data(write(images / "t.jsonl", line))[0]
+    assert [p.text for p in sample.parts] == ["a cat"]
+    assert [str(bad) for bad in sample.dropped] == [
+        "part 0 of sample 'a.jpg': box without area (x0 >= x1 or y0 >= y1)",
+        "part 1 of sample 'a.jpg': box outside the image",
+        "part 2 of sample 'a.jpg': box is not four numbers",
+        "part 3 of sample 'a.jpg': empty phrase",
+    ]
+
+
+def test_boxes_repeated_beside_every_caption_count_once(images):
+    cell = json.dumps([{"box": [10, 10, 30, 40], "text": "a dog"}]).replace('"', '""')
+    rows = f'image,caption,boxes\na.jpg,one,"{cell}"\na.jpg,two,"{cell}"\n'
+    sample = open_data(write(images / "t.csv", rows))[0]
+    assert sample.texts == ["one", "two"]
+    assert len(sample.parts) == 1
+
+
+def test_one_text_file_among_the_images_costs_one_sample(encoded, tmp_path):
+    names = [f"{i}.jpg" for i in range(10)]
+    for name in names:
+        (tmp_path / name).write_bytes(encoded())
+    (tmp_path / "5.jpg").write_text("text")
+    data = open_data(write(tmp_path / "t.csv", "image,caption\n" + "".join(f"{n},one\n" for n in names)))
+    bad = []
+    for i in range(len(data)):
+        try:
+            data[i]
+        except BadSample as error:
+            bad.append((i, error.reason))
+    assert bad == [(5, "image is of no known format")]
+
+
+def test_a_table_that_is_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"table: no file .*gone\.csv"):
+        open_data(str(tmp_path / "gone.csv"))
+    with pytest.raises(ValueError, match=r"\.csv, \.tsv or \.jsonl"):
+        open_data("table:captions.xls")
+    with pytest.raises(ValueError, match="table offers the contents pairs, not 'classes'"):
+        open_data("table:t.csv", content="classes")
+
+
+def test_the_fingerprint_follows_the_content(images, encoded):
+    path = write(images / "t.csv", "image,caption\na.jpg,one\n")
+    first = open_data(path).fingerprint
+    assert open_data(path).fingerprint == first
+    (images / "a.jpg").write_bytes(encoded("blue", size=(100, 51)))
+    second = open_data(path).fingerprint
+    write(images / "t.csv", "image,caption\na.jpg,two!\n")
+    assert len({first, second, open_data(path).fingerprint}) == 3
