@@ -88,7 +88,7 @@ def find_model(path: str | Path) -> Path:
         p for root in (path, path / "checkpoints") for p in root.glob("step_*") if re.fullmatch(r"step_\d+", p.name)
     ]
     newest_first = sorted(steps, key=lambda p: int(p.name.removeprefix("step_")), reverse=True)
-    for folder in (path, path / "model", *newest_first, *(p / "model" for p in newest_first)):
+    for folder in (path, *newest_first):
         if (folder / WEIGHTS).is_file() and (folder / CONFIG).is_file():
             return folder
     raise FileNotFoundError(f"no model in '{path}': expected {WEIGHTS} and {CONFIG}, there or in checkpoints/step_N")
