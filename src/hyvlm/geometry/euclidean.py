@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from hyvlm.geometry.hyperboloid import half_aperture, off_axis
+from hyvlm.geometry.hyperboloid import half_aperture, off_axis_length
 from hyvlm.geometry.manifold import MANIFOLDS, Manifold, check_same_dim
 from hyvlm.geometry.numerics import angle_of, dot, full_precision, nonzero, norm, safe_sqrt, unit
 from hyvlm.geometry.pairs import CANCELLED, replace_pairs
@@ -137,7 +137,5 @@ class Euclidean(Manifold):
 
 
 def _exterior_angle(x: Tensor, y: Tensor) -> Tensor:
-    direction = unit(x)
-    height, along = dot(direction, y), dot(direction, y - x)
-    angle = angle_of(off_axis(x, y, direction, height, along), along)
+    angle = angle_of(off_axis_length(x, y), dot(unit(x), y - x))
     return torch.where(norm(x) == 0, torch.zeros_like(angle), angle)

@@ -30,25 +30,26 @@ def chord_sq(x: Tensor, y: Tensor, c: Tensor) -> Tensor:
     """Squared Minkowski norm of ``x - y``, which is ``-2 <x, y> - 2/c``; exact to a few roundings everywhere."""
     xy = dot(x, y)
     same_side = xy >= 0
-    return torch.where(
-        same_side,
-        _chord_sq_same_side(x, y, torch.where(same_side, xy, 0.0), c),
-        _chord_sq_opposite(x, y, xy, c),
-    )
+    near = torch.where(same_side.unsqueeze(-1), y, x)  # keeps the branch that is not taken finite
+    return torch.where(same_side, _chord_sq_same_side(x, near, c), _chord_sq_opposite(x, y, xy, c))
 
 
-def _chord_sq_same_side(x: Tensor, y: Tensor, xy: Tensor, c: Tensor) -> Tensor:
-    """For ``x.y >= 0``: the difference, split along and across the bisecting direction ``x + y``.
+def _chord_sq_same_side(x: Tensor, y: Tensor, c: Tensor) -> Tensor:
+    """For ``x.y >= 0``: the difference, split along and across the direction of ``x + y``.
 
-    With ``x - y = across + along * unit(x + y)`` and ``T = time(x) + time(y)``, the difference of the times is
-    ``along |x + y| / T``, so that ``chord_sq = |across|^2 + along^2 (1 - |x + y|^2 / T^2)``. Solving for the chord that
-    hides in the last bracket leaves ``(T^2 |across|^2 + 4 along^2 / c) / (T^2 - along^2)``, a sum of positive terms.
+    With ``T = time(x) + time(y)`` the difference of the times is ``along |x + y| / T``, so that
+    ``chord_sq = across^2 + along^2 (1 - |x + y|^2 / T^2)``. Solving for the chord that hides in the last bracket leaves
+    ``(T^2 across^2 + 4 along^2 / c) / (T^2 - along^2)``, a sum of positive terms.
     """
-    difference, direction = x - y, unit(x + y)
-    along = dot(difference, direction)
-    across_sq = (difference - along.unsqueeze(-1) * direction).square().sum(-1)
+    y_longer = dot(x, x) < dot(y, y)
+    longer = torch.where(y_longer.unsqueeze(-1), y, x)
+    shorter = torch.where(y_longer.unsqueeze(-1), x, y)
+    along = dot(longer - shorter, unit(x + y))
+    # across |x + y| is twice the area that x and y span: the longer one times the height of the other above it.
+    height, _ = off_axis(longer, shorter)
+    across_sq = (2 * norm(longer) / nonzero(norm(x + y))).square() * dot(height, height)
     tx, ty = time(x, c), time(y, c)
-    denominator = 2 / c + 2 * tx * ty + 2 * xy + across_sq  # T^2 - along^2, again without subtraction
+    denominator = 2 / c + 2 * tx * ty + 2 * dot(x, y) + across_sq  # T^2 - along^2, again without subtraction
     return across_sq * ((tx + ty).square() / denominator) + along.square() * (4 / c / denominator)
 
 
@@ -60,7 +61,7 @@ def _chord_sq_opposite(x: Tensor, y: Tensor, xy: Tensor, c: Tensor) -> Tensor:
 
 def distance_of_chord(chord_sq: Tensor, c: Tensor) -> Tensor:
     """Geodesic distance ``2/sqrt(c) asinh(sqrt(c chord_sq)/2)``, equal to ``arcosh(-c <x, y>)/sqrt(c)``."""
-    return 2 * c.rsqrt() * torch.asinh(0.5 * c.sqrt() * safe_sqrt(chord_sq))
+    return torch.asinh(safe_sqrt(c / 4 * chord_sq)) * (2 * c.rsqrt())
 
 
 def distance(x: Tensor, y: Tensor, c: Tensor) -> Tensor:
@@ -80,38 +81,75 @@ def pairwise_inner(x: Tensor, y: Tensor, c: Tensor) -> Tensor:
 
 
 def pairwise_distance(x: Tensor, y: Tensor, c: Tensor) -> Tensor:
-    """Geodesic distance of every ``x`` to every ``y``; close pairs are recomputed by :func:`distance`."""
-    above_x = time_above_origin(x, _rows(c)).unsqueeze(-1)
-    above_y = time_above_origin(y, _rows(c)).unsqueeze(-2)
-    times = above_x * above_y + (above_x + above_y) * c.rsqrt()  # time(x) time(y) - 1/c
-    chord = 2 * (times - x @ y.mT)
-    with torch.no_grad():
-        terms = times + norm(x).unsqueeze(-1) * norm(y).unsqueeze(-2)
-        close = chord <= CANCELLED[chord.dtype] * terms
+    """Geodesic distance of every ``x`` to every ``y``.
+
+    A matrix product about the origin. If many pairs cancel in it, because the points have collapsed, a second one about
+    the middle of the crowd; :func:`distance` recomputes the pairs that cancel in both.
+    """
+    chord, close = _pairwise_chord_sq(x, y, torch.zeros_like(x[..., :1, :]), c)
+    partners = close.sum(-1, keepdim=True)
+    if partners.sum() > 2 * (x.shape[-2] + y.shape[-2]):
+        crowded = partners.argmax(-2, keepdim=True)
+        base = x.detach().take_along_dim(crowded, -2)
+        about_base, still_close = _pairwise_chord_sq(x, y, base, c)
+        chord, close = torch.where(close, about_base, chord), close & still_close
     values = distance_of_chord(torch.where(close, 1.0, chord), c)
     return replace_pairs(values, close, distance, x, y, c)
+
+
+def _pairwise_chord_sq(x: Tensor, y: Tensor, base: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """:func:`chord_sq` of every pair, by Minkowski products of the points less ``base`` ``(..., 1, D)``.
+
+    Also returns where too little is left of the products' terms to trust the difference.
+    """
+    c = _rows(c)
+    a, b = x - base, y - base
+    time_sum_x, time_sum_y = (time(points, c) + time(base, c) for points in (x, y))
+    later_x, later_y = dot(a, x + base) / time_sum_x, dot(b, y + base) / time_sum_y  # time(x) - time(base)
+    to_x, to_y = chord_sq(x, base, c), chord_sq(y, base, c)
+    one_x, one_y = torch.ones_like(to_x), torch.ones_like(to_y)
+    left = torch.cat([a, torch.stack([later_x, to_x, one_x], -1)], -1)
+    right = torch.cat([-2 * b, torch.stack([2 * later_y, one_y, to_y], -1)], -1)
+    chord = left @ right.mT
+    with torch.no_grad():
+        sizes_x = torch.stack([norm(a), later_x.abs(), to_x, one_x], -1)
+        sizes_y = torch.stack([2 * norm(b), 2 * later_y.abs(), one_y, to_y], -1)
+        terms = sizes_x @ sizes_y.mT
+        return chord, chord < CANCELLED[chord.dtype] * terms
 
 
 def exterior_angle(x: Tensor, y: Tensor, c: Tensor) -> Tensor:
     """Angle at ``x`` between the geodesic from the origin, prolonged beyond ``x``, and the geodesic to ``y``."""
     n, direction = norm(x), unit(x)
-    height, along = dot(direction, y), dot(direction, y - x)
-    across = off_axis(x, y, direction, height, along)
-    angle = angle_of(across, c.sqrt() * _radial(n, height, along, across, time(x, c), time(y, c), c))
+    across = off_axis_length(x, y)
+    radial = _radial(n, dot(direction, y), dot(direction, y - x), across, time(x, c), time(y, c), c)
+    angle = angle_of(across, c.sqrt() * radial)
     return torch.where(n == 0, torch.zeros_like(angle), angle)
 
 
-def off_axis(x: Tensor, y: Tensor, direction: Tensor, height: Tensor, along: Tensor) -> Tensor:
-    """Length of the part of ``y`` orthogonal to ``direction = unit(x)``; zero where it is not above the rounding.
+def off_axis(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The part of ``y`` orthogonal to ``x``, ``(..., D)``, and the rounding error it carries, ``(...)``.
 
-    It is also that of ``y - x``; the shorter of their components along the axis, ``height`` and ``along``, cancels less.
-    Without the cut-off, exactly collinear points would get a unit gradient in the direction of their rounding errors.
+    It is also that of ``y - x``; whichever of the two has the shorter component along ``x`` cancels less. The second
+    projection removes what the rounding of the first has left along ``x``.
     """
+    direction = unit(x)
+    height, along = dot(direction, y), dot(direction, y - x)
     from_origin = height.abs() < along.abs()
-    shorter = torch.where(from_origin, height, along).unsqueeze(-1)
-    rest = norm(torch.where(from_origin.unsqueeze(-1), y, y - x) - shorter * direction)
-    noise = 8 * torch.finfo(rest.dtype).eps * shorter.detach().squeeze(-1).abs()
-    return torch.where(rest <= noise, torch.zeros_like(rest), rest)
+    shorter = torch.where(from_origin, height, along)
+    rest = torch.where(from_origin.unsqueeze(-1), y, y - x) - shorter.unsqueeze(-1) * direction
+    rest = rest - dot(direction, rest).unsqueeze(-1) * direction
+    return rest, torch.finfo(rest.dtype).eps * shorter.detach().abs()
+
+
+def off_axis_length(x: Tensor, y: Tensor) -> Tensor:
+    """Length of :func:`off_axis`; zero, with zero gradient, where it is not above the rounding.
+
+    An exactly collinear pair would otherwise get a unit gradient in the direction of its rounding errors.
+    """
+    rest, rounding = off_axis(x, y)
+    length = norm(rest)
+    return torch.where(length <= rounding, torch.zeros_like(length), length)
 
 
 def _radial(n: Tensor, height: Tensor, along: Tensor, across: Tensor, tx: Tensor, ty: Tensor, c: Tensor) -> Tensor:

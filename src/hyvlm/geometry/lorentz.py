@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hyvlm.geometry import hyperboloid
 from hyvlm.geometry.manifold import MANIFOLDS, Manifold, check_same_dim
-from hyvlm.geometry.numerics import asinhc, dot, full_precision, nonzero, norm, sinhc
+from hyvlm.geometry.numerics import asinhc, dot, full_precision, nonzero, norm, sinhc, unit
 
 #: Longest lifted vector in units of the radius of curvature: beyond, squares of the points overflow.
 LIFT_BOUND = {torch.float32: 40.0, torch.float64: 350.0}
@@ -97,12 +97,11 @@ class Lorentz(Manifold):
             Points ``(..., D)``.
         """
         bound = LIFT_BOUND[features.dtype] * self._c(features).rsqrt()
-        largest = nonzero(features.detach().abs().amax(-1))  # keeps the norm of a huge vector finite
-        length = norm(features / largest.unsqueeze(-1)) * largest
-        beyond = length > bound
+        largest = nonzero(features.detach().abs().amax(-1, keepdim=True))
+        scaled = features / largest  # the squares of a huge vector would overflow in its norm
+        beyond = norm(scaled.detach()) * largest.squeeze(-1) > bound
         self.bounded = beyond.sum()
-        shorten = torch.where(beyond, bound / nonzero(length), 1.0)
-        return self.expmap0(features * shorten.unsqueeze(-1))
+        return self.expmap0(torch.where(beyond.unsqueeze(-1), unit(scaled) * bound.unsqueeze(-1), features))
 
     @full_precision
     def expmap0(self, v: Tensor) -> Tensor:

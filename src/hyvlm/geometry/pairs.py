@@ -25,26 +25,26 @@ def replace_pairs(values: Tensor, where: Tensor, formula: PairedFormula, x: Tens
         where: Entries to replace, bool ``(..., N, M)``.
         formula: Takes rows of ``x``, rows of ``y`` and their ``c``, ``(P, D)``, ``(P, D)`` and ``(P,)`` or scalar.
         x, y: Points, shapes ``(..., N, D)`` and ``(..., M, D)``.
-        c: Scalar, or of a shape that broadcasts to ``(..., N, M)``.
+        c: Scalar, or of shape ``(..., 1, 1)``.
     """
-    index = where.nonzero(as_tuple=True)
-    count = len(index[0])
-    if count == 0:
+    found_at = where.flatten().nonzero().squeeze(-1)
+    if len(found_at) == 0:
         return values
-    batch = values.shape[:-2]
-    x = x.expand(*batch, *x.shape[-2:])
-    y = y.expand(*batch, *y.shape[-2:])
-    c = c.expand(values.shape) if c.dim() else c
+    batch, (n, m) = values.shape[:-2], values.shape[-2:]
+    x = x.expand(*batch, *x.shape[-2:]).reshape(-1, x.shape[-1])
+    y = y.expand(*batch, *y.shape[-2:]).reshape(-1, y.shape[-1])
+    c = c.expand(*batch, 1, 1).flatten() if c.dim() else c
 
-    def recompute(x: Tensor, y: Tensor, c: Tensor, *at: Tensor) -> Tensor:
-        return formula(x[(*at[:-2], at[-2])], y[(*at[:-2], at[-1])], c[at] if c.dim() else c)
+    def recompute(x: Tensor, y: Tensor, c: Tensor, at: Tensor) -> Tensor:
+        row = at // m
+        block = row // n
+        column = at % m + block * m
+        return formula(x.index_select(0, row), y.index_select(0, column), c.index_select(0, block) if c.dim() else c)
 
-    rows = max(1, _CHUNK_ELEMENTS // x.shape[-1])
     found = []
-    for start in range(0, count, rows):
-        at = [i[start : start + rows] for i in index]
+    for at in found_at.split(max(1, _CHUNK_ELEMENTS // x.shape[-1])):
         if torch.is_grad_enabled():
-            found.append(checkpoint(recompute, x, y, c, *at, use_reentrant=False, preserve_rng_state=False))
+            found.append(checkpoint(recompute, x, y, c, at, use_reentrant=False, preserve_rng_state=False))
         else:
-            found.append(recompute(x, y, c, *at))
-    return values.index_put(index, torch.cat(found))
+            found.append(recompute(x, y, c, at))
+    return values.masked_scatter(where, torch.cat(found))

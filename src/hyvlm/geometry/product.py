@@ -96,7 +96,7 @@ class ProductLorentz(Manifold):
         return self.factor.inner(*self._split_pair(x, y)).sum(-1)
 
     def pairwise_inner(self, x: Tensor, y: Tensor) -> Tensor:
-        """:meth:`inner` of every ``x`` and ``y``: PHyCLIP's published read-out, which does not rank like the distance."""
+        """:meth:`inner` of every ``x`` and ``y``: PHyCLIP's published read-out; it does not rank like the distance."""
         return self.factor.pairwise_inner(*self._split_pair(x, y)).sum(-1)
 
     def distance(self, x: Tensor, y: Tensor) -> Tensor:

@@ -38,7 +38,8 @@ class Sphere(Manifold):
         """Angle between every ``x`` and every ``y``; nearly parallel pairs are recomputed one by one."""
         check_same_dim(x, y)
         cosine = unit(x) @ unit(y).mT
-        parallel = (1 - cosine.detach().abs()) <= CANCELLED[cosine.dtype]
+        no_direction = (norm(x) == 0).unsqueeze(-1) & (norm(y) == 0).unsqueeze(-2)
+        parallel = (1 - cosine.detach().abs() <= CANCELLED[cosine.dtype]) | no_direction
         values = torch.acos(torch.where(parallel, 0.0, cosine))
         return replace_pairs(values, parallel, lambda x, y, _: _angle(x, y), x, y, x.new_ones(()))
 
