@@ -1,6 +1,7 @@
 """Tasks, metrics, and the runner that shares one pass over the images among them."""
 
-from hyvlm.evaluation.embed import Embedder, EmbeddingCache
+from hyvlm.evaluation.cache import EmbeddingCache
+from hyvlm.evaluation.embed import Embedder
 from hyvlm.evaluation.report import Result, results_table, write_results
 from hyvlm.evaluation.runner import EvalSpec, evaluate
 from hyvlm.evaluation.task import TASKS, Outcome, Task

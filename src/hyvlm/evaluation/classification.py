@@ -15,6 +15,7 @@ from hyvlm.evaluation.embed import Embedder, ImageEmbeddings, evaluation_mode
 from hyvlm.evaluation.metrics import Predictions, classify, mean_per_class, wilson_interval
 from hyvlm.evaluation.prompts import TEMPLATES, hash_lines, read_templates
 from hyvlm.evaluation.task import TASKS, Outcome, Task, percent, percent_interval
+from hyvlm.models import DualEncoder
 
 __all__ = ["TEMPLATES", "Classification", "ZeroShot", "zero_shot"]
 
@@ -36,7 +37,7 @@ def zero_shot(
     """Classify every image that has exactly one label.
 
     Raises:
-        ValueError: If the set has no class names, or a label outside them.
+        ValueError: If there is none, or a label that is no index into the class names.
     """
     points, details, notes = prompt_points(embedder, samples, templates)
     images = embedder.images(samples, resize=resize, image_size=image_size)
@@ -55,8 +56,6 @@ def zero_shot(
 
 def prompt_points(embedder: Embedder, samples: SampleSet, templates: str) -> tuple[Tensor, dict[str, Any], list[str]]:
     """One point per class, ``(C, D)``; the facts they depend on, and what is odd about the class names."""
-    if not samples.classes:
-        raise ValueError(f"{samples.name} has no class names, so there is nothing to classify into")
     prompts = read_templates(templates)
     details = {
         "classes": len(samples.classes),
@@ -66,6 +65,13 @@ def prompt_points(embedder: Embedder, samples: SampleSet, templates: str) -> tup
         "templates_hash": hash_lines(prompts),
     }
     return embedder.class_points(samples.classes, prompts), details, duplicate_notes(samples.classes)
+
+
+def check_classes(samples: SampleSet, templates: str) -> None:
+    """Raise ValueError if the set has no class names or ``templates`` is no prompt set."""
+    if not samples.classes:
+        raise ValueError(f"{samples.name} has no class names, so there is nothing to classify into")
+    read_templates(templates)
 
 
 def duplicate_notes(classes: Sequence[str]) -> list[str]:
@@ -90,6 +96,10 @@ class Classification(Task):
 
     resize: str = "crop"
     templates: str = "photo"
+
+    def check(self, model: DualEncoder, samples: SampleSet) -> None:
+        super().check(model, samples)
+        check_classes(samples, self.templates)
 
     def run(self, embedder: Embedder, samples: SampleSet) -> Outcome:
         result = zero_shot(embedder, samples, templates=self.templates, resize=self.resize, image_size=self.image_size)

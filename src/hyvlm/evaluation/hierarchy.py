@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hyvlm.data.catalog import SampleSet
-from hyvlm.evaluation.classification import zero_shot
+from hyvlm.evaluation.classification import check_classes, zero_shot
 from hyvlm.evaluation.embed import Embedder
 from hyvlm.evaluation.task import TASKS, Outcome, Task
 from hyvlm.evaluation.taxonomy import HIERARCHICAL, HierarchicalMetrics, Taxonomy
+from hyvlm.models import DualEncoder
 
 
 @TASKS.register("hierarchy")
@@ -27,6 +28,11 @@ class Hierarchy(Task):
     resize: str = "crop"
     templates: str = "photo"
     hierarchy: str | None = None
+
+    def check(self, model: DualEncoder, samples: SampleSet) -> None:
+        super().check(model, samples)
+        check_classes(samples, self.templates)
+        self.taxonomy(samples).check_classes(samples.classes)
 
     def run(self, embedder: Embedder, samples: SampleSet) -> Outcome:
         taxonomy = self.taxonomy(samples)

@@ -18,8 +18,8 @@ from torch import Tensor
 #: Scores of (n, ...) queries against (m, ...) candidates, higher is better: ``(n, m)``.
 ScoreFunction = Callable[[Tensor, Tensor], Tensor]
 
-#: Scores held at once: 2**22 numbers are 16 MiB in float32; masks and comparisons take about as much again.
-BLOCK = 2**22
+#: Scores held at once: 2**21 numbers are 8 MiB in float32; masks and comparisons take about as much again.
+BLOCK = 2**21
 
 
 def score_blocks(
@@ -39,7 +39,7 @@ def score_blocks(
     for start in range(0, len(queries), rows):
         part = slice(start, min(start + rows, len(queries)))
         scores = score(queries[part], distinct)
-        nan = scores.isnan().any(1)
+        nan = scores.amax(1).isnan()  # the maximum of a row with a NaN is NaN
         if nan.any():
             row = int(nan.nonzero()[0])
             raise ValueError(f"the score of query {start + row} is not a number: check the model's embeddings for NaN")
@@ -99,18 +99,29 @@ def retrieval_ranks(
     """
     if len(queries) == 0:
         raise ValueError("there is no query to rank candidates for")
-    before, tied = [], 0
+    query_owner = query_owner.to(queries.device)
+    sorted_owner, by_owner = candidate_owner.to(queries.device).sort(stable=True)
+    first = torch.searchsorted(sorted_owner, query_owner)
+    count = torch.searchsorted(sorted_owner, query_owner, right=True) - first  # matches of each query
+    if not count.all():
+        lonely = int((count == 0).nonzero()[0])
+        raise ValueError(f"query {lonely} has no match among the {len(candidates)} candidates")
+    before, tied = torch.empty(len(queries), dtype=torch.long), 0
     for part, scores in score_blocks(score, queries, candidates, block=block):
-        match = query_owner[part, None] == candidate_owner[None, :]
-        if not match.any(1).all():
-            row = int((~match.any(1)).nonzero()[0])
-            raise ValueError(f"query {part.start + row} has no match among the {len(candidates)} candidates")
-        best = scores.masked_fill(~match, -torch.inf).amax(1, keepdim=True)
-        rivals = scores.masked_fill_(match, -torch.inf)  # a second match is no rival of the best one
-        above, level = (rivals > best).sum(1), (rivals == best).sum(1)
-        before.append(above + level)
-        tied += int((level > 0).sum())
-    return Ranks(torch.cat(before), tied)
+        row = torch.arange(len(scores), device=scores.device).repeat_interleave(count[part])
+        nth = torch.arange(len(row), device=scores.device) - (count[part].cumsum(0) - count[part])[row]
+        own = scores[row, by_owner[first[part][row] + nth]]  # scores of the matches, query by query
+        best = scores.new_full((len(scores),), -torch.inf).scatter_reduce(0, row, own, "amax")
+        matches_at_best = torch.zeros_like(count[part]).index_add(0, row, (own == best[row]).to(count.dtype))
+        level_or_above = _count(scores >= best[:, None]) - matches_at_best  # no match lies above the best one
+        before[part] = level_or_above.cpu()
+        tied += int((level_or_above > _count(scores > best[:, None])).sum())
+    return Ranks(before, tied)
+
+
+def _count(mask: Tensor) -> Tensor:
+    """True entries of every row; summing as bytes is several times faster than summing as bool."""
+    return mask.view(torch.uint8).sum(1, dtype=torch.int32).long()
 
 
 @dataclass(frozen=True)
@@ -142,6 +153,7 @@ def classify(
     """
     if len(images) == 0:
         raise ValueError("there is no image to classify")
+    target = target.to(images.device)
     outside = (target < 0) | (target >= len(class_points))
     if outside.any():
         row = int(outside.nonzero()[0])
@@ -149,18 +161,17 @@ def classify(
             f"image {row} has label {int(target[row])}, "
             f"but the {len(class_points)} classes are 0 to {len(class_points) - 1}"
         )
-    predicted, before, tied = [], [], 0
+    predicted, before, tied = torch.empty(len(images), dtype=torch.long), torch.empty(len(images), dtype=torch.long), 0
     for part, scores in score_blocks(score, images, class_points, block=block):
         wanted = target[part, None]
         own = scores.gather(1, wanted)
         rivals = scores.scatter(1, wanted, -torch.inf)
-        top, index = rivals.max(1)
-        first = (rivals == top[:, None]).int().argmax(1) if len(class_points) > 1 else index
-        predicted.append(torch.where(top >= own[:, 0], first, wanted[:, 0]))
-        level = (rivals == own).sum(1)
-        before.append((rivals > own).sum(1) + level)
+        top, first = rivals.max(1)
+        predicted[part] = torch.where(top >= own[:, 0], first, wanted[:, 0]).cpu()
+        level = _count(rivals == own)
+        before[part] = (_count(rivals > own) + level).cpu()
         tied += int((level > 0).sum())
-    return Predictions(torch.cat(predicted), torch.cat(before), tied)
+    return Predictions(predicted, before, tied)
 
 
 def recall_per_class(predicted: Tensor, target: Tensor, num_classes: int) -> Tensor:

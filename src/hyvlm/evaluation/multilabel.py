@@ -9,10 +9,11 @@ import numpy as np
 import torch
 
 from hyvlm.data.catalog import SampleSet
-from hyvlm.evaluation.classification import prompt_points
+from hyvlm.evaluation.classification import check_classes, prompt_points
 from hyvlm.evaluation.embed import Embedder, evaluation_mode
 from hyvlm.evaluation.metrics import average_precision, score_blocks
 from hyvlm.evaluation.task import TASKS, Outcome, Task, percent
+from hyvlm.models import DualEncoder
 
 
 @TASKS.register("multilabel")
@@ -24,6 +25,10 @@ class MultiLabel(Task):
     content: ClassVar[str] = "labels"
 
     templates: str = "photo"
+
+    def check(self, model: DualEncoder, samples: SampleSet) -> None:
+        super().check(model, samples)
+        check_classes(samples, self.templates)
 
     def run(self, embedder: Embedder, samples: SampleSet) -> Outcome:
         points, details, notes = prompt_points(embedder, samples, self.templates)

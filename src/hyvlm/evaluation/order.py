@@ -14,6 +14,7 @@ from hyvlm.evaluation.embed import Embedder, evaluation_mode
 from hyvlm.evaluation.metrics import wilson_interval
 from hyvlm.evaluation.task import TASKS, Outcome, Task, percent_interval
 from hyvlm.losses.uncertainty import HasRadius
+from hyvlm.models import DualEncoder
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,14 @@ class ViewRadii:
         return part_above_whole(self.radius[f"part_{modality}"][part], self.radius[modality][whole])
 
 
+def with_radius(model: DualEncoder) -> HasRadius:
+    """The model's manifold. Raises ValueError if its points have no radius (a sphere)."""
+    if not isinstance(model.manifold, HasRadius):
+        name = type(model.manifold).__name__
+        raise ValueError(f"points of a {name} have no radius, so nothing lies above anything else")
+    return model.manifold
+
+
 def view_radii(
     embedder: Embedder,
     samples: SampleSet,
@@ -79,9 +88,7 @@ def view_radii(
     Raises:
         ValueError: If the model's manifold has no radius (a sphere), or no sample has a part.
     """
-    manifold = embedder.model.manifold
-    if not isinstance(manifold, HasRadius):
-        raise ValueError(f"points of a {type(manifold).__name__} have no radius, so nothing lies above anything else")
+    manifold = with_radius(embedder.model)
     images = embedder.images(samples, resize=resize, image_size=image_size, parts=True, part_size=part_size)
     if not len(images.part_points):
         raise ValueError(f"no sample of {samples.name} has a part")
@@ -132,6 +139,10 @@ class Order(Task):
     parts: ClassVar[bool] = True
 
     part_size: int | None = None
+
+    def check(self, model: DualEncoder, samples: SampleSet) -> None:
+        super().check(model, samples)
+        with_radius(model)
 
     def run(self, embedder: Embedder, samples: SampleSet) -> Outcome:
         radii, outcome = view_radii(

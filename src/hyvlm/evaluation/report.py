@@ -117,7 +117,7 @@ def write_results(results: Sequence[Result], out: str | Path) -> Path:
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     path = out / "results.json"
-    entries = {_identity(entry): entry for entry in [*_existing(path), *(result.to_dict() for result in results)]}
+    entries = {_identity(entry): entry for entry in [*read_results(out), *(result.to_dict() for result in results)]}
     rows = list(entries.values())
     _write(path, json.dumps({"results": rows}, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
     table = io.StringIO()
@@ -128,16 +128,19 @@ def write_results(results: Sequence[Result], out: str | Path) -> Path:
     return path
 
 
-def _existing(path: Path) -> list[dict[str, Any]]:
+def read_results(out: str | Path) -> list[dict[str, Any]]:
+    """The entries of ``results.json`` in folder ``out``, none if there is no such file.
+
+    Raises:
+        ValueError: If the file is something else.
+    """
+    path = Path(out) / "results.json"
     if not path.exists():
         return []
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))["results"]
-        return [dict(entry) for entry in entries]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{path} is not a results file of hyvlm: move it away or choose another folder ({error!r})"
-        ) from None
+        return [dict(entry) for entry in json.loads(path.read_text(encoding="utf-8"))["results"]]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{path} is not a results file of hyvlm: move it away or choose another folder") from None
 
 
 def _csv_rows(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -12,8 +12,9 @@ from typing import Any
 
 from hyvlm.data.catalog import SampleSet, open_data
 from hyvlm.evaluation import classification, hierarchy, multilabel, order, retrieval  # noqa: F401  (they register)
-from hyvlm.evaluation.embed import Embedder, EmbeddingCache
-from hyvlm.evaluation.report import Result, write_results
+from hyvlm.evaluation.cache import EmbeddingCache
+from hyvlm.evaluation.embed import Embedder
+from hyvlm.evaluation.report import Result, read_results, write_results
 from hyvlm.evaluation.task import TASKS, Task
 from hyvlm.models import DualEncoder, Tokenizer
 
@@ -84,6 +85,10 @@ def evaluate(
     tasks = [spec.build() for spec in specs]
     opened: dict[tuple[str, str | None, str], SampleSet] = {}
     samples = [_open(spec, task, opened) for spec, task in zip(specs, tasks, strict=True)]
+    for task, sample_set in zip(tasks, samples, strict=True):
+        task.check(model, sample_set)
+    if out is not None:
+        read_results(out)
     embedder = Embedder(model, tokenizer, cache or EmbeddingCache(), batch_size=batch_size, workers=workers)
     results: dict[int, Result] = {}
     for i in sorted(range(len(specs)), key=lambda i: not tasks[i].parts):

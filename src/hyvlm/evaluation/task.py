@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from hyvlm.data.catalog import SampleSet
+from hyvlm.data.transforms import eval_transform
 from hyvlm.evaluation.embed import Embedder
+from hyvlm.models import DualEncoder
 from hyvlm.registry import Registry
 
 
@@ -63,9 +65,13 @@ class Task(ABC):
     resize: str = "squash"
     image_size: int | None = None
 
+    def check(self, model: DualEncoder, samples: SampleSet) -> None:
+        """Raise ValueError (or FileNotFoundError) for what can be known to be wrong before any image is read."""
+        eval_transform(self.image_size or 1, resize=self.resize)
+
     @abstractmethod
     def run(self, embedder: Embedder, samples: SampleSet) -> Outcome:
-        """Measure. Raises ValueError for a model or a sample set that the task is not defined for."""
+        """Measure. Raises ValueError for samples or scores that cannot be measured."""
 
 
 TASKS: Registry[type[Task]] = Registry("task")

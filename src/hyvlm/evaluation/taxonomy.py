@@ -82,6 +82,15 @@ class Taxonomy:
         """Hash of the edges."""
         return hashlib.sha256("\n".join(f"{c}\t{p}" for c, p in self.edges).encode()).hexdigest()[:16]
 
+    def check_classes(self, classes: Sequence[str]) -> None:
+        """Raise ValueError if one of ``classes`` is not in the taxonomy."""
+        missing = [name for name in classes if name not in self.index]
+        if missing:
+            raise ValueError(
+                f"{len(missing)} of {len(classes)} classes are not in the hierarchy "
+                f"({', '.join(map(repr, missing[:3]))}): it must name every class as the data set does"
+            )
+
     def ancestors(self) -> np.ndarray:
         """``(nodes, nodes)`` bool: ``[i, j]`` says that j is a proper ancestor of i."""
         above = np.zeros((len(self.nodes), len(self.nodes)), dtype=bool)
@@ -122,13 +131,7 @@ class HierarchicalMetrics:
     """
 
     def __init__(self, taxonomy: Taxonomy, classes: Sequence[str]) -> None:
-        missing = [name for name in classes if name not in taxonomy.index]
-        if missing:
-            raise ValueError(
-                f"{len(missing)} of {len(classes)} classes are not in the hierarchy "
-                f"({', '.join(map(repr, missing[:3]))}): "
-                "it must name every class as the data set does"
-            )
+        taxonomy.check_classes(classes)
         at = np.array([taxonomy.index[name] for name in classes])
         ancestors = taxonomy.ancestors()
         above = ancestors[at].astype(np.float32)  # counts up to 2**24 are exact
