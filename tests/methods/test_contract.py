@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hyvlm.geometry import MANIFOLDS
+from hyvlm.geometry import MANIFOLDS, Euclidean
 from hyvlm.methods import OBJECTIVES
 from hyvlm.types import GROUP_OF_VIEW, LossOutput, Views
 
@@ -129,6 +129,22 @@ def test_autocast_does_not_lower_the_precision(name: str, manifold: str, options
         assert torch.equal(output.terms[key], value)
     low = Views({v: x.bfloat16() for v, x in views.points.items()}, views.owner, views.local)
     assert model.objective(model.manifold, low).total.dtype == torch.float32
+
+
+class DotProduct(Euclidean):
+    """A manifold of somebody else's whose matrix product autocast would run in bfloat16."""
+
+    def similarity(self, x: Tensor, y: Tensor) -> Tensor:
+        return x @ y.T
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_autocast_is_off_inside_the_objective(name: str) -> None:
+    features, owner = batch(PARTS["ragged"])
+    objective, views = OBJECTIVES[name](), Views.single(**features, owner=owner)
+    expected = objective(DotProduct(), views).total
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(objective(DotProduct(), views).total, expected)
 
 
 @variants

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hyvlm.geometry import MANIFOLDS
+from hyvlm.geometry import MANIFOLDS, Lorentz
 from hyvlm.losses import ConeHinge
 from hyvlm.methods import OBJECTIVES, Objective, Scale, calibrate, contrast, entail, entropy_of
 from hyvlm.types import Views
@@ -89,6 +89,24 @@ def test_mistakes_become_one_sentence(build: object, message: str) -> None:
         build()
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+class LearnedHinge(ConeHinge):
+    """A loss with a parameter, as a method of somebody else may bring."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, manifold: Lorentz, general: torch.Tensor, specific: torch.Tensor) -> torch.Tensor:
+        return self.factor * super().forward(manifold, general, specific)
+
+
+def test_parameters_of_a_loss_belong_to_the_objective() -> None:
+    objective = Objective(entail(LearnedHinge(), "text ⊒ image", "image ⊒ text"))
+    assert [name for name, _ in objective.named_parameters() if "factor" in name] == ["term_modules.0.factor"]
+    objective(Lorentz(), Views.single(points(3), points(3) + 1)).total.backward()
+    assert objective.term_modules[0].factor.grad != 0
 
 
 def test_a_missing_view_is_named() -> None:

@@ -63,6 +63,8 @@ class Objective(nn.Module):
         self._check()
         used = {view for term in self.terms for view in term.views}
         self.views: tuple[str, ...] = tuple(view for view in GROUP_OF_VIEW if view in used)
+        modules = [value for term in self.terms for value in vars(term).values() if isinstance(value, nn.Module)]
+        self.term_modules = nn.ModuleList(dict.fromkeys(modules))  # a loss with parameters moves, learns and is saved
         self.log_scale = nn.ParameterDict(
             {name: nn.Parameter(torch.tensor(-math.log(s.init_temperature))) for name, s in self.scales.items()}
         )

@@ -118,8 +118,9 @@ class Contrast:
         group = GROUP_OF_VIEW[self.anchor]
         logits = batch.similarity(self.anchor, self.candidate) * batch.scales[self.scale]
         if self.tempered_by is not None:
-            u = uncertainty(batch.views.rows(self.anchor).detach(), batch.manifold, self.tempered_by)
-            logits = logits * torch.exp(-u.detach() / 2).unsqueeze(1)
+            with torch.no_grad():
+                u = uncertainty(batch.views.rows(self.anchor), batch.manifold, self.tempered_by)
+            logits = logits * torch.exp(-u / 2).unsqueeze(1)
         log_count = None
         if self.owner_repeated:
             owners = batch.views.owner[group]
