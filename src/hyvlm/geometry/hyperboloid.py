@@ -86,7 +86,7 @@ def pairwise_distance(x: Tensor, y: Tensor, c: Tensor) -> Tensor:
     A matrix product about the origin. If many pairs cancel in it, because the points have collapsed, a second one about
     the middle of the crowd; :func:`distance` recomputes the pairs that cancel in both.
     """
-    chord, close = _pairwise_chord_sq(x, y, torch.zeros_like(x[..., :1, :]), c)
+    chord, close = _pairwise_chord_sq(x, y, x.new_zeros(1, x.shape[-1]), c)
     partners = close.sum(-1, keepdim=True)
     if partners.sum() > 2 * (x.shape[-2] + y.shape[-2]):
         crowded = partners.argmax(-2, keepdim=True)

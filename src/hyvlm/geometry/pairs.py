@@ -12,7 +12,8 @@ from torch.utils.checkpoint import checkpoint
 CANCELLED = {torch.float32: 2e-2, torch.float64: 1e-4}
 
 #: Numbers gathered per operand and step when pairs are recomputed; keeps memory linear if a whole batch has collapsed.
-_CHUNK_ELEMENTS = 2**23
+#: A CPU is fastest while a step stays in its cache, other devices want long steps.
+_CHUNK_ON_CPU, _CHUNK_ELSEWHERE = 2**18, 2**23
 
 PairedFormula = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -42,7 +43,8 @@ def replace_pairs(values: Tensor, where: Tensor, formula: PairedFormula, x: Tens
         return formula(x.index_select(0, row), y.index_select(0, column), c.index_select(0, block) if c.dim() else c)
 
     found = []
-    for at in found_at.split(max(1, _CHUNK_ELEMENTS // x.shape[-1])):
+    elements = _CHUNK_ON_CPU if x.device.type == "cpu" else _CHUNK_ELSEWHERE
+    for at in found_at.split(max(1, elements // x.shape[-1])):
         if torch.is_grad_enabled():
             found.append(checkpoint(recompute, x, y, c, at, use_reentrant=False, preserve_rng_state=False))
         else:
