@@ -1,6 +1,7 @@
 """The command line. Each command parses, calls one public function of the library and prints what it returns.
 
-Exit codes: 0 done, 1 failed while running, 2 wrong usage, config or input (one line says what would be right), 130 interrupted.
+Exit codes: 0 done, 1 failed while running, 2 wrong usage, config or input (one line says what would be right), 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import click
 import typer
 from rich.console import Console
 
@@ -23,6 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+UsageError = typer.BadParameter.__mro__[1]  # of whichever click typer uses: installed, or its own copy
 data_app = typer.Typer(help="Prepare training data.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
@@ -171,10 +172,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     try:
         result = app(arguments, standalone_mode=False)
-    except click.UsageError as error:
+    except UsageError as error:
         error.show()
         return 2
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         print("hyvlm: interrupted", file=sys.stderr)
         return 130
     except Exception as error:

@@ -1,8 +1,8 @@
 """Checkpoints: a folder ``step_N`` that appears whole or not at all. Safetensors and JSON only, nothing is unpickled.
 
 ``model.safetensors`` and ``config.json`` rebuild the model (:func:`hyvlm.load` reads the same folder),
-``objective.safetensors`` holds what only training needs, ``state.safetensors`` the optimizer (by parameter name) and every
-process's random state, ``state.json`` the step.
+``objective.safetensors`` holds what only training needs, ``state.safetensors`` the optimizer (by parameter name) and
+every process's random state, ``state.json`` the step.
 """
 
 from __future__ import annotations

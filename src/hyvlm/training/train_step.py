@@ -26,7 +26,7 @@ class TrainStep(nn.Module):
         return self.objective(self.model.manifold, gather_views(Views.single(**points, owner=batch.owner)))
 
     def encode(self, view: str, tensor: Tensor) -> Tensor:
-        """Points of one view. A process without rows encodes a blank one and drops it: its parameters stay in the graph."""
+        """Points of one view. A process without rows encodes a blank and drops it, so its parameters stay in the graph."""
         encode = self.model.encode_image if view.endswith("image") else self.model.encode_text
         if len(tensor):
             return encode(tensor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections import Counter
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from accelerate.utils import gather_object
 
 import hyvlm
@@ -54,7 +56,7 @@ def train(config: Config, out: Path, *, resume: Path | None = None) -> Path:
     """Train as ``config`` says and return the run folder ``out``.
 
     The folder holds ``config.yaml``, ``metrics.jsonl``, ``tensorboard/``, ``checkpoints/step_N/`` and, where the config
-    lists evaluations, ``results.json``. Under torchrun every process calls this; the batch size is that of all together.
+    lists evaluations, ``results.json``. Under torchrun every process calls this; ``batch_size`` is of all together.
 
     Args:
         resume: A checkpoint, or a run folder whose newest one is meant. The optimizer and the schedule continue; if the
@@ -77,10 +79,11 @@ class Trainer:
             raise ValueError(
                 f"{out} already holds a run; continue it with --resume or choose another folder with --out"
             )
-        if config.train.precision == "fp16" and not torch.cuda.is_available():
+        if config.train.precision == "fp16" and not torch.accelerator.is_available():
             raise ValueError("train.precision=fp16 needs a GPU; on a CPU use fp32 or bf16")
         precision = "no" if config.train.precision == "fp32" else config.train.precision
-        self.accelerator = Accelerator(mixed_precision=precision)
+        AcceleratorState._reset_state()  # else the precision of this process's first run would stay
+        self.accelerator = Accelerator(mixed_precision=precision, cpu=not torch.accelerator.is_available())
         model = new_model(config)
         self.module = TrainStep(model, build_objective(config))
         self.state = State(step=0, world_size=self.accelerator.num_processes, optimizer={}, rng=[])
@@ -210,7 +213,7 @@ class Trainer:
         step = self.state.step
         return {
             "step": step,
-            "epoch": step * self.config.train.batch_size / len(self.samples),
+            "epoch": step / math.ceil(len(self.samples) / self.config.train.batch_size),
             "lr": learning_rate(step - 1, self.config.train),
             **summed,
             **{k: float(v) for k, v in output.stats.items()},

@@ -1,0 +1,103 @@
+"""Recipes, overrides, and the one sentence that each mistake gets."""
+
+import pytest
+
+from hyvlm.config import build, load_config, read_recipe, recipe_names, to_dict, to_yaml
+from hyvlm.methods import OBJECTIVES
+from hyvlm.models.dual_encoder import build_manifold
+from hyvlm.models.presets import resolve_model
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_is_complete_once_it_is_told_its_data(name):
+    config = load_config(name, ["data.train=somewhere"])
+    objective = build(OBJECTIVES, config.objective, "objective")
+    assert {"image", "text"} <= set(objective.views)
+    build_manifold(config.manifold)
+    resolve_model(config.model)
+
+
+def test_published_settings():
+    """Appendix S.1 of UNCHA, appendix A of the comparison of hyperbolic models, released augmentations."""
+    uncha = load_config("uncha-vit-b-16", ["data.train=x"])
+    assert (uncha.train.steps, uncha.train.batch_size, uncha.train.lr) == (500_000, 768, 5e-4)
+    assert (uncha.train.warmup_steps, uncha.train.weight_decay, uncha.train.betas) == (4000, 0.2, (0.9, 0.98))
+    assert uncha.data.augment == {"name": "crop_jitter_gray", "scale": [0.8, 1.0]}
+    assert (uncha.data.parts.max, uncha.data.parts.choice) == (5, "first")
+    hycoclip = load_config("hycoclip-vit-s-16", ["data.train=x"])
+    assert hycoclip.data.augment == {"name": "crop", "scale": [0.5, 1.0]}
+    assert (hycoclip.data.parts.max, hycoclip.data.parts.choice) == (1, "random")
+
+
+def test_a_base_recipe_lies_below_and_overrides_lie_above():
+    config = load_config("uncha-vit-b-16", ["data.train=x", "train.steps=7", "objective.alpha=0.2", "train.lr=1e-3"])
+    assert config.model["preset"] == "vit-b-16"
+    assert config.data.augment["name"] == "crop_jitter_gray"
+    assert config.train.steps == 7
+    assert config.train.lr == 1e-3
+    assert config.objective == {"name": "uncha", "alpha": 0.2}
+
+
+def test_naming_another_entry_drops_the_settings_of_the_old_one():
+    config = load_config("uncha-tiny", ["manifold.name=euclidean"])
+    assert config.manifold == {"name": "euclidean"}
+    assert load_config("uncha-tiny", ["manifold.c=0.5"]).manifold["bounds"] == [0.1, 10.0]
+
+
+def test_the_resolved_config_reads_back_as_it_was(tmp_path):
+    config = load_config("uncha-tiny", ["train.max_grad_norm=1.5", "data.train='/data/{0..3}.tar'"])
+    assert load_config(to_dict(config)) == config
+    path = tmp_path / "config.yaml"
+    path.write_text(to_yaml(config), encoding="utf-8")
+    assert load_config(str(path)) == config
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["train.stepz=1"], "train.steps"),
+        (["trainer.steps=1"], "unknown config key 'trainer'"),
+        (["data.parts.maximum=2"], "data.parts.max"),
+        (["train.steps=many"], "train.steps"),
+        (["train.steps=-1"], "train.steps must be positive, got -1"),
+        (["train.steps"], "key=value"),
+        (["=3"], "key=value"),
+        (["train.precision=fp8"], "fp16"),
+        (["data.parts.choice=last"], "data.parts.choice"),
+        (["data.parts={max: [}"], "not valid YAML"),
+    ],
+)
+def test_bad_overrides(overrides, message):
+    with pytest.raises(ValueError, match=".*") as error:
+        load_config("uncha-tiny", overrides)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_missing_values_are_named():
+    with pytest.raises(ValueError, match=r"data\.train"):
+        load_config("uncha-vit-s-16")
+
+
+def test_unknown_recipe_names_the_nearest():
+    with pytest.raises(ValueError, match="uncha-tiny"):
+        read_recipe("unca-tiny")
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.yaml"):
+        read_recipe("nowhere.yaml")
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "a: [1\n"])
+def test_files_that_are_no_recipe(tmp_path, text):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="recipe"):
+        load_config(str(path))
+
+
+def test_settings_are_checked_against_what_the_entry_takes():
+    with pytest.raises(ValueError, match="'alpha'"):
+        build(OBJECTIVES, {"name": "uncha", "alhpa": 1}, "objective")
+    with pytest.raises(ValueError, match="uncha"):
+        build(OBJECTIVES, {"name": "unchaa"}, "objective")
+    with pytest.raises(ValueError, match="needs a name"):
+        build(OBJECTIVES, {"alpha": 1}, "objective")

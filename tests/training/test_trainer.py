@@ -1,0 +1,152 @@
+"""Whole runs on a handful of scenes: what they leave behind, and that stopping and resuming changes nothing."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import hyvlm
+from hyvlm.config import load_config
+from hyvlm.training.checkpoint import UNFINISHED, checkpoint_folders
+from hyvlm.training.trainer import train
+
+SMALL = [
+    "data.train=scenes:20",
+    "data.workers=0",
+    "train.batch_size=8",
+    "train.steps=4",
+    "train.save_every=2",
+    "train.log_every=1",
+    "eval=[]",
+]
+
+
+def config(*overrides, recipe="uncha-tiny"):
+    return load_config(recipe, [*SMALL, *overrides])
+
+
+def rows(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def losses(run):
+    return [row["loss"] for row in rows(run) if "loss" in row]
+
+
+@pytest.mark.parametrize("recipe", ["clip-tiny", "meru-tiny", "hycoclip-tiny", "uncha-tiny"])
+def test_a_run_leaves_everything_that_is_needed_to_use_it(recipe, tmp_path):
+    run = train(config(recipe=recipe), tmp_path / "run")
+    assert load_config(str(run / "config.yaml")) == config(recipe=recipe)
+    assert [p.name for p in checkpoint_folders(run)] == ["step_0000002", "step_0000004"]
+    last = rows(run)[-1]
+    assert last["step"] == 4
+    assert last["epoch"] == pytest.approx(4 / 3)
+    for key in ("loss", "lr", "samples_per_s", "memory_mb", "term/image -> text", "temperature/global"):
+        assert last[key] > 0 or key == "lr", key
+    if recipe != "clip-tiny":
+        assert {"c", "radius/image", "radius/text", "saturated/text", "image_scale", "text_scale"} <= set(last)
+    assert any((run / "tensorboard").iterdir())
+    model, preprocess, tokenizer = hyvlm.load(run)
+    with torch.no_grad():
+        assert model.encode_text(tokenizer(["a red metal cube"])).isfinite().all()
+
+
+def test_evaluation_during_and_after_training(tmp_path):
+    evaluation = "eval=[{task: retrieval, data: scenes, split: val}]"
+    run = train(config(evaluation, "train.steps=2", "train.eval_every=1"), tmp_path / "run")
+    assert any("eval/retrieval/t2i_recall@1" in row for row in rows(run) if row["step"] == 1)
+    (result,) = json.loads((run / "results.json").read_text(encoding="utf-8"))["results"]
+    assert result["n"] == result["total"] == 500
+
+
+def test_a_resumed_run_equals_one_that_was_never_stopped(tmp_path):
+    whole = train(config("train.steps=6"), tmp_path / "whole")
+    stopped = train(config("train.steps=6"), tmp_path / "stopped", resume=None)
+    for folder in checkpoint_folders(stopped)[1:]:  # as if it had been killed after step 4's checkpoint
+        for file in folder.iterdir():
+            file.unlink()
+        folder.rmdir()
+    resumed = train(config("train.steps=6"), tmp_path / "stopped", resume=tmp_path / "stopped")
+    assert losses(resumed) == losses(whole)
+    assert [row["step"] for row in rows(resumed)] == [1, 2, 3, 4, 5, 6]
+    final = [hyvlm.load(run)[0].state_dict() for run in (whole, resumed)]
+    assert all(torch.equal(final[0][key], final[1][key]) for key in final[0])
+
+
+def test_a_checkpoint_that_was_cut_short_is_not_one(tmp_path):
+    run = train(config("train.steps=2"), tmp_path / "run")
+    (run / "checkpoints" / f"{UNFINISHED}step_0000004").mkdir()
+    (run / "checkpoints" / "step_0000003").mkdir()  # without a state: not complete
+    assert [p.name for p in checkpoint_folders(run)] == ["step_0000002"]
+    state = run / "checkpoints" / "step_0000002" / "state.safetensors"
+    state.write_bytes(state.read_bytes()[:100])
+    with pytest.raises(ValueError, match="damaged"):
+        train(config(), run, resume=run)
+
+
+def test_resume_with_another_objective_keeps_weights_and_optimizer(tmp_path, capfd):
+    first = train(config(recipe="meru-tiny"), tmp_path / "meru")
+    second = train(config("train.steps=6", recipe="uncha-tiny"), tmp_path / "uncha", resume=first)
+    said = " ".join(capfd.readouterr().err.split())
+    assert "starts afresh" in said
+    assert "log_scale.local" in said
+    assert "image_tower" not in said
+    assert [row["step"] for row in rows(second)] == [5, 6]
+
+
+def test_a_taken_folder_and_a_finished_run_are_refused(tmp_path):
+    run = train(config("train.steps=2"), tmp_path / "run")
+    with pytest.raises(ValueError, match="--resume"):
+        train(config("train.steps=2"), run)
+    with pytest.raises(ValueError, match=r"train\.steps"):
+        train(config("train.steps=2"), run, resume=run)
+    with pytest.raises(FileNotFoundError, match="no checkpoint"):
+        train(config(), tmp_path / "other", resume=tmp_path / "nothing")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU can run float16")
+def test_float16_is_refused_on_a_cpu(tmp_path):
+    with pytest.raises(ValueError, match="fp16 needs a GPU"):
+        train(config("train.precision=fp16"), tmp_path / "run")
+
+
+def test_bfloat16_towers_keep_float32_losses_close(tmp_path):
+    exact = train(config("train.steps=2"), tmp_path / "fp32")
+    rounded = train(config("train.steps=2", "train.precision=bf16"), tmp_path / "bf16")
+    assert losses(rounded) != losses(exact)
+    assert losses(rounded) == pytest.approx(losses(exact), rel=0.02)
+
+
+def test_a_scalar_at_its_bound_is_reported_once(tmp_path, capfd):
+    train(config("manifold.bounds=[0.999999, 1.000001]", "train.lr=0.1", "train.warmup_steps=0"), tmp_path / "run")
+    assert capfd.readouterr().err.count("log_c reached its bound") == 1
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
+    with pytest.raises(FloatingPointError, match="not finite at step"):
+        train(config("train.lr=1e30", "train.warmup_steps=0", recipe="clip-tiny"), tmp_path / "run")
+
+
+def test_gradient_clipping_changes_the_run(tmp_path):
+    free = train(config("train.lr=0.01", "train.warmup_steps=0", "train.eps=0.1"), tmp_path / "free")
+    held = train(
+        config("train.lr=0.01", "train.warmup_steps=0", "train.eps=0.1", "train.max_grad_norm=1e-3"), tmp_path / "held"
+    )
+    assert losses(free)[0] == losses(held)[0]
+    assert losses(free)[-1] != losses(held)[-1]
+
+
+def test_two_processes_train_as_one(tmp_path):
+    """torchrun with gloo on 9 samples in batches of 8: the last batch of an epoch leaves one process without any."""
+    overrides = [*SMALL, "data.train=scenes:9"]
+    alone = train(load_config("uncha-tiny", overrides), tmp_path / "alone")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "hyvlm"]
+    command += ["train", "uncha-tiny", *overrides, "--out", str(tmp_path / "two")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert losses(tmp_path / "two") == pytest.approx(losses(alone), rel=1e-4)
+    assert losses(tmp_path / "two")[0] == pytest.approx(losses(alone)[0], rel=1e-6)
