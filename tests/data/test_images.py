@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from hyvlm.data.boxes import cut_part
 from hyvlm.data.images import load_image
 from hyvlm.types import BadSample
 
@@ -119,6 +120,24 @@ def test_large_images_are_refused_or_read_smaller(encoded):
     assert small.size == (400, 200)
     assert reason_of(png, max_pixels=100_000) == "image is too large"
     assert load_image(png, max_pixels=320_000).size == (800, 400)
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_boxes_in_pixels_fit_an_image_that_was_read_smaller(orientation, encoded):
+    upright = Image.new("RGB", (800, 400), "black")
+    upright.paste((0, 255, 0), (400, 200, 800, 400))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored = upright.transpose(Image.Transpose.ROTATE_90) if orientation == 6 else upright
+    image = load_image(encoded(stored, exif=exif), max_pixels=100_000)
+    assert image.size == (400, 200)
+    part = cut_part(image, [416, 216, 800, 400], "a field", "here")
+    assert part.image.size == (192, 92)
+    assert near(part.image, (0, 255, 0), by=6)
+
+
+def test_formats_that_may_run_programs_are_not_decoded():
+    assert reason_of(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n") == "image is of no known format"
 
 
 def test_a_decompression_bomb_is_refused_before_it_is_decoded():

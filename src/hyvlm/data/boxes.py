@@ -59,6 +59,9 @@ def cut_part(
     """
     if not isinstance(text, str) or not text.strip():
         raise BadSample("empty phrase", where)
+    if not normalised and "full_size" in image.info and len(box) == 4:  # the image was decoded at a fraction of it
+        scales = [now / full for now, full in zip(image.size, image.info["full_size"], strict=True)] * 2
+        box = [v * s if isinstance(v, int | float) else v for v, s in zip(box, scales, strict=True)]
     pixels = to_pixels(box, image.size, where, normalised=normalised)
     return LazyPart(text.strip(), lambda: image.crop(pixels))
 

@@ -6,12 +6,14 @@ import io
 import warnings
 from pathlib import Path
 
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from hyvlm.types import BadSample
 
 #: Larger images are read at a fraction of their size (JPEG) or refused. 8192 x 8192 pixels are 200 MB as RGB.
 MAX_PIXELS = 2**26
+#: What is decoded; other formats that PIL knows may run programs (EPS) or are no photographs.
+FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
 #: File suffixes that are taken for images; what a file really is, its content decides.
 IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff")
 
@@ -25,7 +27,8 @@ def load_image(source: bytes | Path | str, where: str = "", *, max_pixels: int =
     Args:
         source: The encoded bytes, or a file.
         where: Names the image in the error; a file is named by its path.
-        max_pixels: A larger JPEG is decoded at 1/2, 1/4 or 1/8 of its size; another format is refused.
+        max_pixels: A larger JPEG is decoded at 1/2, 1/4 or 1/8 of its size, and ``info["full_size"]`` keeps the width
+            and height that boxes in pixels refer to; another format is refused.
     Raises:
         BadSample: The image is missing, of no known format, too large, cut short or otherwise broken.
     """
@@ -34,18 +37,27 @@ def load_image(source: bytes | Path | str, where: str = "", *, max_pixels: int =
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the size is checked here
             warnings.simplefilter("ignore", UserWarning)  # a line for every odd EXIF block would drown the rest
-            with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+            with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=_formats()) as image:
+                full_size = image.size
                 if image.width * image.height > max_pixels:
                     shrink = (max_pixels / (image.width * image.height)) ** 0.5
                     # draft never goes below what it is asked for: ask for half, so that the result fits
                     image.draft("RGB", (int(image.width * shrink / 2), int(image.height * shrink / 2)))
                     if image.width * image.height > max_pixels:
                         raise BadSample("image is too large", where)
-                return _to_rgb(_upright(image))
+                drafted = image.size != full_size
+                image.load()  # on its own: an error here is the image's, one in its EXIF block is not
+                turned = _make_upright(image)
+                rgb = _to_rgb(image)
+        if drafted:
+            rgb.info["full_size"] = full_size[::-1] if turned else full_size
+        return rgb
     except BadSample:
         raise
     except FileNotFoundError as error:
         raise BadSample("image file is missing", where) from error
+    except PermissionError as error:
+        raise BadSample("image file may not be read", where) from error
     except UnidentifiedImageError as error:
         raise BadSample(_unknown_format(source), where) from error
     except Image.DecompressionBombError as error:
@@ -55,12 +67,20 @@ def load_image(source: bytes | Path | str, where: str = "", *, max_pixels: int =
         raise BadSample(reason, where) from error
 
 
-def _upright(image: Image.Image) -> Image.Image:
-    image.load()
+def _formats() -> list[str]:
+    if "HEIF" not in Image.OPEN:  # the plug-ins that PIL has not imported yet
+        Image.init()
+    return [name for name in FORMATS if name in Image.OPEN]
+
+
+def _make_upright(image: Image.Image) -> bool:
+    """Turn a loaded image as its EXIF block says; whether that exchanged width and height."""
     try:
-        return ImageOps.exif_transpose(image)
+        orientation = image.getexif().get(ExifTags.Base.Orientation)
+        ImageOps.exif_transpose(image, in_place=True)
     except Exception:  # a broken EXIF block says nothing about orientation, and the pixels are fine
-        return image
+        return False
+    return orientation in (5, 6, 7, 8)
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
