@@ -29,6 +29,19 @@ def recipes() -> dict[str, str]:
     return {name: line.lstrip("# ").partition("  Run:")[0] for name, line in lines.items()}
 
 
+def models() -> dict[str, str]:
+    """Every model preset with its shape."""
+    from hyvlm.models.presets import PRESETS
+
+    def shape(image: Any, text: Any, dim: int) -> str:
+        return (
+            f"image {image.depth} blocks of {image.width}, patch {image.patch}; text {text.depth} blocks of {text.width}; "
+            f"embedding {dim}"
+        )
+
+    return {name: shape(config.image, config.text, config.dim) for name, config in PRESETS.items()}
+
+
 def list_entries(kind: str) -> dict[str, str]:
     """Names of one kind with a line of text each.
 
@@ -38,12 +51,12 @@ def list_entries(kind: str) -> dict[str, str]:
     registry: Mapping[str, object]
     if kind == "recipes":
         return recipes()
+    if kind == "models":
+        return models()
     if kind == "methods":
         from hyvlm.methods import OBJECTIVES as registry
     elif kind == "tasks":
         from hyvlm.evaluation.task import TASKS as registry
-    elif kind == "models":
-        from hyvlm.models.presets import PRESETS as registry
     elif kind == "datasets":
         from hyvlm.data import DATASETS as registry
     elif kind == "prompts":

@@ -68,7 +68,9 @@ def train(
 
     folder = out or Path("runs") / Path(recipe).stem
     source = None if resume is None else folder if resume == "latest" else Path(resume)
-    print(f"run folder: {run(load_config(recipe, overrides), folder, resume=source)}")
+    run(load_config(recipe, overrides), folder, resume=source)
+    if os.environ.get("RANK", "0") == "0":
+        print(f"run folder: {folder}")
 
 
 @app.command()
