@@ -81,7 +81,8 @@ class Batch:
 
     def pin_memory(self) -> Batch:
         """A copy in page-locked memory (called by the DataLoader), from where copies to a GPU are asynchronous."""
-        return Batch(**{k: v.pin_memory() if isinstance(v, Tensor) else v for k, v in vars(self).items()})
+        pinned = {k: v.pin_memory() for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return Batch(**{**vars(self), **pinned})
 
     def to(self, device: torch.device | str) -> Batch:
         """A copy with every tensor on ``device``."""
