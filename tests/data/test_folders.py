@@ -55,6 +55,18 @@ def test_coco_pairs(coco, caplog):
     assert "3.png: no caption" in caplog.text
 
 
+@pytest.mark.parametrize("content", ["pairs", "labels", "classes"])
+def test_a_changed_sample_leaves_the_set_alone(content, coco):
+    data = open_data(f"coco:{coco}", content=content)
+    before = data[0]
+    for image in (before.image, *(part.image for part in before.parts)):
+        image.paste("white", (0, 0, *image.size))
+    before.texts.append("more")
+    after = data[0]
+    assert "more" not in after.texts
+    assert all(image.getpixel((0, 0)) != (255, 255, 255) for image in (after.image, *(p.image for p in after.parts)))
+
+
 def test_coco_classes_and_labels(coco):
     crops = open_data(f"coco:{coco}", content="classes")
     assert crops.classes == ("person", "dog", "apple")

@@ -170,7 +170,7 @@ def grit_parquet(encoded, tmp_path) -> Path:
         rows.append(row)
     rows[10]["caption"] = " "
     rows[12]["key"] = "k000"
-    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "grit.parquet")
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "grit.parquet", row_group_size=6)
     return tmp_path / "grit.parquet"
 
 

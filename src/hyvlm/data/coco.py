@@ -13,12 +13,12 @@ from hyvlm.data.files import (
     Drops,
     Fingerprint,
     ImageFolder,
-    a,
     check_offer,
     clean_texts,
     existing,
     need_folder,
     read_json,
+    with_article,
 )
 from hyvlm.types import BadSample, Sample
 
@@ -79,7 +79,7 @@ class Coco(SampleSet):
         for number, (label, box) in enumerate(image.objects):
             where = f"part {number} of sample {image.name!r}"
             try:
-                sample.parts.append(cut_part(sample.image, _corners(box), a(self.classes[label]), where))
+                sample.parts.append(cut_part(sample.image, _corners(box), with_article(self.classes[label]), where))
             except BadSample as bad:
                 sample.dropped.append(bad)
         return sample
@@ -88,7 +88,7 @@ class Coco(SampleSet):
         image = self.images[index]
         label, box = image.objects[number]
         where = f"object {number} of {image.name!r}"
-        part = cut_part(self.folder.load(image.name), _corners(box), self.classes[label], where)
+        part = cut_part(self.folder.load_to_cut(image.name), _corners(box), self.classes[label], where)
         return Sample(f"{image.name}#{number}", part.image, labels=[label])
 
 

@@ -119,7 +119,7 @@ def existing(names: Iterable[str], folder: Path, fingerprint: Fingerprint, drops
 
 
 class ImageFolder:
-    """Decoded images of a folder; the last one is kept, for crops of one image follow one another."""
+    """Decoded images of a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -127,15 +127,19 @@ class ImageFolder:
 
     def load(self, name: str) -> Image.Image:
         """The image, RGB and upright. Raises :class:`BadSample`."""
+        return load_image(self.folder / name)
+
+    def load_to_cut(self, name: str) -> Image.Image:
+        """As :meth:`load`, but the last image is kept, for crops of one image follow one another: not to be changed."""
         if self._last is None or self._last[0] != name:
-            self._last = (name, load_image(self.folder / name))
+            self._last = (name, self.load(name))
         return self._last[1]
 
     def __getstate__(self) -> dict[str, Any]:
         return {"folder": self.folder, "_last": None}
 
 
-def a(name: str) -> str:
+def with_article(name: str) -> str:
     """A class name with its article: "a dog", "an orange"; plurals and substances stay bare."""
     if name in ("skis", "scissors", "broccoli"):
         return name

@@ -244,13 +244,26 @@ def _records(unit: Unit, form: Form, counts: Counts) -> Iterator[Record]:
             counts.drop(bad)
 
 
-def _parquet_records(unit: Unit, folder: Path, counts: Counts) -> Iterator[Record]:
-    table = _pyarrow_parquet().read_table(unit.path)
+def _parquet_rows(unit: Unit) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Numbers and values of the unit's rows, read from the row groups that hold them."""
+    file = _pyarrow_parquet().ParquetFile(unit.path)
+    names = file.schema_arrow.names
     for column in ("caption", "ref_exps"):
-        if column not in table.column_names:
-            raise ValueError(f"{unit.path} has no column {column!r}; found: {', '.join(table.column_names)}")
-    rows = table.slice(unit.start, (unit.stop or 0) - unit.start).to_pylist()
-    for number, row in enumerate(rows, start=unit.start):
+        if column not in names:
+            raise ValueError(f"{unit.path} has no column {column!r}; found: {', '.join(names)}")
+    columns = [name for name in ("key", "id", "caption", "ref_exps", "noun_chunks", "image", "url") if name in names]
+    first = 0
+    for group in range(file.num_row_groups):
+        last = first + file.metadata.row_group(group).num_rows
+        start, stop = max(first, unit.start), min(last, unit.stop or last)
+        if start < stop:
+            rows = file.read_row_group(group, columns=columns).slice(start - first, stop - start)
+            yield from enumerate(rows.to_pylist(), start=start)
+        first = last
+
+
+def _parquet_records(unit: Unit, folder: Path, counts: Counts) -> Iterator[Record]:
+    for number, row in _parquet_rows(unit):
         key = str(row.get("key") or row.get("id") or number)
         where = f"row {number} (key {key!r}, id {row.get('id')!r}) of {unit.path}"
         try:

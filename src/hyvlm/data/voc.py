@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 from hyvlm.data.boxes import cut_part
 from hyvlm.data.catalog import DATASETS, SampleSet
-from hyvlm.data.files import Drops, Fingerprint, ImageFolder, a, check_offer, existing, need_folder
+from hyvlm.data.files import Drops, Fingerprint, ImageFolder, check_offer, existing, need_folder, with_article
 from hyvlm.types import BadSample, Sample
 
 #: The twenty classes as VOC writes them.
@@ -77,12 +77,12 @@ class Voc(SampleSet):
             sample.labels = sorted({self._label[o.name] for o in clear})
             sample.ignored = sorted({self._label[o.name] for o in objects} - set(sample.labels))
             return sample
-        names = list(dict.fromkeys(a(READABLE.get(o.name, o.name)) for o in clear))
+        names = list(dict.fromkeys(with_article(READABLE.get(o.name, o.name)) for o in clear))
         sample.texts = ["a photo of " + " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))]
         for number, o in enumerate(clear):
             where = f"part {number} of sample {key!r}"
             try:
-                sample.parts.append(cut_part(sample.image, o.box, a(READABLE.get(o.name, o.name)), where))
+                sample.parts.append(cut_part(sample.image, o.box, with_article(READABLE.get(o.name, o.name)), where))
             except BadSample as bad:
                 sample.dropped.append(bad)
         return sample
@@ -90,7 +90,7 @@ class Voc(SampleSet):
     def _crop(self, index: int, number: int) -> Sample:
         key, objects = self.images[index]
         o = objects[number]
-        part = cut_part(self.folder.load(f"{key}.jpg"), o.box, o.name, f"object {number} of {key!r}")
+        part = cut_part(self.folder.load_to_cut(f"{key}.jpg"), o.box, o.name, f"object {number} of {key!r}")
         return Sample(f"{key}#{number}", part.image, labels=[self._label[o.name]])
 
 
