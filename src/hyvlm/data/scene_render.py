@@ -122,19 +122,19 @@ def _grain() -> Floats:
 def _noise(stream: Stream, size: int) -> Floats:
     grain = _grain()
     top, left = stream.below(_NOISE_SIDE - size + 1), stream.below(_NOISE_SIDE - size + 1)
-    return grain[top : top + size, left : left + size] * stream.uniform(2.0, 8.0)
+    return grain[top : top + size, left : left + size] * stream.uniform(2.0, 7.0)
 
 
 def _muted(stream: Stream) -> tuple[float, float, float]:
     """A colour of low saturation, 0 to 255."""
-    r, g, b = colorsys.hsv_to_rgb(stream.uniform(), stream.uniform(0.0, 0.3), stream.uniform(0.25, 0.85))
+    r, g, b = colorsys.hsv_to_rgb(stream.uniform(), stream.uniform(0.0, 0.3), stream.uniform(0.2, 0.9))
     return 255 * r, 255 * g, 255 * b
 
 
 def _background(stream: Stream, size: int) -> Floats:
     """A smooth field of muted colours with flat bars, discs and strokes on it, ``(size, size, 3)``, 0 to 255."""
     knots = 3 + stream.below(3)
-    base, spread = _muted(stream), stream.uniform(0.15, 0.6)
+    base, spread = _muted(stream), stream.uniform(0.2, 0.7)
     field = np.array([_muted(stream) for _ in range(knots * knots)], dtype=np.float32).reshape(knots, knots * 3)
     ramp = _ramp(size, knots)
     rows = (ramp @ field).reshape(size, knots, 3).transpose(0, 2, 1)
@@ -142,7 +142,7 @@ def _background(stream: Stream, size: int) -> Floats:
 
     image = Image.fromarray(smooth.astype(np.uint8))
     pen = ImageDraw.Draw(image)
-    for _ in range(2 + stream.below(5)):
+    for _ in range(3 + stream.below(5)):
         x, y = stream.uniform(-0.1, 1.0) * size, stream.uniform(-0.1, 1.0) * size
         w, h = stream.uniform(0.04, 0.4) * size, stream.uniform(0.04, 0.4) * size
         red, green, blue = _muted(stream)
@@ -307,7 +307,7 @@ def _rubber(normal: Normals, mirror: Plane, lamp: Vector, up: Vector, stream: St
 def _metal(normal: Normals, mirror: Plane, lamp: Vector, up: Vector, stream: Stream) -> tuple[Floats, Floats | None]:
     """Polished: it mirrors a striped room, and the lamp as a white spot; ``mirror`` is the normal the room sees."""
     lit = normal[0] * lamp[0] + normal[1] * lamp[1] + normal[2] * lamp[2]
-    lean, phase, pitch = stream.uniform(-0.8, 0.8), stream.uniform(-0.6, 0.6), stream.uniform(3.2, 4.6)
+    lean, phase, pitch = stream.uniform(-1.0, 1.0), stream.uniform(-0.8, 0.8), stream.uniform(3.0, 4.4)
     wave = np.sin(pitch * (mirror[0] * (up[0] + lean * up[1]) + mirror[1] * (up[1] - lean * up[0])) + phase)
     spot = np.maximum(2 * normal[2] * lit - lamp[2], 0)  # cosine between the mirrored view and the lamp
     for _ in range(4):
@@ -325,5 +325,5 @@ _SHAPES: dict[str, Callable[[Floats, Floats, Stream], Surface]] = {
     "ring": _ring,
 }
 #: Greatest turn in the image plane, in radians.
-_TURNS = {"cube": math.pi, "pyramid": 0.9, "star": math.pi, "ball": 0.0, "cylinder": 1.6, "ring": math.pi}
+_TURNS = {"cube": math.pi, "pyramid": 0.7, "star": math.pi, "ball": 0.0, "cylinder": 1.6, "ring": math.pi}
 _MATERIALS = {"rubber": _rubber, "metal": _metal}

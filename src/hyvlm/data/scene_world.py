@@ -52,7 +52,7 @@ OPPOSITE |= {b: a for a, b in OPPOSITE.items()}
 _SHARES = {"train": (0, 2), "val": (2, 3), "test": (3, 4)}
 _CLOSEST = 0.45  # least distance of two centres, in sums of their radii
 _OVERLAPPING = 0.55  # nearer than this, one object is said to be in front of the other
-_LEAST_VISIBLE = 0.5  # share of the points below that must lie outside the circle of every later object
+_LEAST_VISIBLE = 0.58  # share of the points below that must lie outside the circle of every later object
 _DISC = [
     (x / 4, y / 4) for x in range(-4, 5) for y in range(-4, 5) if x * x + y * y <= 16
 ]  # 49 points in the unit disc

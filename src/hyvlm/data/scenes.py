@@ -108,7 +108,7 @@ def crop_box(scene: Scene, k: int, mask: NDArray[np.bool_]) -> tuple[int, int, i
     stream = Stream(*seed_of(scene.split, scene.index, 3), k)
     (x0, x1), (y0, y1) = _extent(mask, axis=0), _extent(mask, axis=1)
     longer = max(x1 - x0, y1 - y0)
-    margin = stream.uniform(0.02, _MARGIN) * longer
+    margin = stream.uniform(0.03, _MARGIN) * longer
     side = min(round(longer + 2 * margin), len(mask))
     left, top = (
         min(max(round((low + high - side) / 2 + stream.uniform(-margin, margin)), 0), len(mask) - side)
