@@ -124,6 +124,12 @@ def test_other_settings_or_a_changed_source_are_done_again(raw, encoded, write_t
     assert prepare_grit(raw, out, workers=1, max_parts=1)["samples"] == 7
 
 
+def test_shards_of_a_larger_source_are_not_mixed_in(raw, tmp_path):
+    prepare_grit(raw, tmp_path / "out", workers=1)
+    with pytest.raises(ValueError, match=r"out holds 00001\.tar, which is not from .*0\.tar: choose another folder"):
+        prepare_grit(raw / "0.tar", tmp_path / "out", workers=1)
+
+
 def test_size_and_form_of_the_images(encoded, write_tar, tmp_path):
     members = [("w.jpg", encoded(picture((600, 400)))), ("w.json", {"caption": CAPTION, "ref_exps": ROWS})]
     path = write_tar(tmp_path / "raw.tar", members)

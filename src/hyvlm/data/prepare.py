@@ -138,7 +138,8 @@ def prepare_grit(
         The content of ``report.json``.
     Raises:
         FileNotFoundError: The source, or the folder of images, does not exist.
-        ValueError: The source is processed already, holds no boxes, or too many samples were dropped.
+        ValueError: The source is processed already, holds no boxes, or too many samples were dropped; or ``out`` holds
+            shards of something else.
     """
     out = Path(out)
     units = _units(str(source), shard_size)
@@ -147,6 +148,9 @@ def prepare_grit(
         raise FileNotFoundError(f"prepare grit: no folder of images {folder}")
     form = Form(size, square, quality, max_parts, max_overlap, str(folder))
     (out / "reports").mkdir(parents=True, exist_ok=True)
+    others = sorted(p.name for p in out.glob("[0-9]*.tar") if not p.stem.isdigit() or int(p.stem) >= len(units))
+    if others:
+        raise ValueError(f"prepare grit: {out} holds {others[0]}, which is not from {source}: choose another folder")
     for draft in out.glob(".[0-9]*-*"):  # left by a call that was killed
         draft.unlink()
     counts = Counts()
