@@ -231,9 +231,7 @@ def open_scenes(location: str = "", *, split: str | None = None, content: str = 
     split = split or ("train" if content == "pairs" else "test")
     _check_split(split)
     if location and not (location.isascii() and location.isdigit() and int(location) > 0):
-        raise ValueError(
-            f"scenes:{location}: after the colon goes the number of training scenes, a whole number above 0"
-        )
+        raise ValueError(f"scenes:{location}: what follows is the number of training scenes, a positive whole number")
     count = int(location) if location and split == "train" else _COUNTS[split]
     return kinds[content](split, count, f"scenes:{location}" if location else "scenes")
 
@@ -246,7 +244,7 @@ def nearest_neighbour_accuracy(train: SampleSet, test: SampleSet, *, size: int =
         size: Side that every image is squashed to; the distance is Euclidean over its RGB values.
     """
     (known, classes), (asked, truth) = _pixels(train, size), _pixels(test, size)
-    half_norms = known.square().sum(1) / 2
+    half_norms = torch.linalg.vector_norm(known, dim=1).square() / 2
     nearest = torch.cat([(part @ known.T - half_norms).argmax(1) for part in asked.split(1024)])
     return float((classes[nearest] == truth).double().mean())
 
@@ -259,7 +257,7 @@ def _pixels(samples: SampleSet, size: int) -> tuple[torch.Tensor, torch.Tensor]:
         sample = samples[i]
         rows[i] = np.asarray(sample.image.resize((size, size), Image.Resampling.BICUBIC)).reshape(-1)
         classes[i] = sample.labels[0]
-    return torch.from_numpy(rows).float() / 255 - 0.5, classes
+    return torch.from_numpy(rows).float().div_(255).sub_(0.5), classes
 
 
 def _check_split(split: str) -> None:
