@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hyvlm.evaluation.cache import EmbeddingCache
-from hyvlm.evaluation.embed import Embedder, evaluation_mode
+from hyvlm.evaluation.embed import Embedder, evaluation_mode, progress
 from hyvlm.types import BadSample
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
@@ -31,7 +31,8 @@ def test_images_keep_order_and_bad_samples_are_counted(model, tokenizer, listed,
 
 def test_samples_dropped_when_the_set_was_opened_count_too(model, tokenizer, listed, image_of) -> None:
     samples = listed([image_of(RED)])
-    samples.dropped, samples.dropped_examples = {"no caption": 2}, ["line 3: no caption"]
+    samples.dropped = {"no caption": 2, "part: zero area": 5, "shard is cut short": 1}
+    samples.dropped_examples = ["line 3: no caption"]
     images = Embedder(model, tokenizer).images(samples)
     assert (images.total, images.skipped["no caption"]) == (3, 2)
     assert images.examples == ["line 3: no caption"]
@@ -145,6 +146,19 @@ def test_a_damaged_cache_file_is_reported_and_computed_anew(
     assert samples.reads == 2
 
 
+def test_a_cache_file_under_the_name_of_another_is_not_taken(model, tokenizer, tmp_path: Path) -> None:
+    embedder = Embedder(model, tokenizer, EmbeddingCache(tmp_path))
+    embedder.texts(["a"])
+    file = next(tmp_path.iterdir())
+    content = file.read_bytes()
+    file.unlink()
+    embedder.texts(["bb"])
+    next(tmp_path.iterdir()).write_bytes(content)
+    with pytest.warns(UserWarning, match="belongs to another key"):
+        points = Embedder(model, tokenizer, EmbeddingCache(tmp_path)).texts(["bb"])
+    assert points.tolist() == [[0, 1, 0]]
+
+
 def test_texts_come_back_in_order_and_equal_ones_are_encoded_once(model, tokenizer, tmp_path: Path) -> None:
     embedder = Embedder(model, tokenizer, EmbeddingCache(tmp_path), batch_size=2)
     texts = ["ccc", "a", "bb", "a", "ccc"]
@@ -192,6 +206,20 @@ def test_the_mode_is_restored_after_an_error(model) -> None:
     assert seen == [False]
     assert model.dropout.training
     assert torch.is_grad_enabled()
+
+
+def test_a_long_pass_says_how_far_it_is_where_there_is_no_terminal(capsys) -> None:
+    assert list(progress(range(3), "images of x", quiet_s=-1, every_s=-1)) == [0, 1, 2]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"images of x: batch {i} of 3" for i in (1, 2, 3)]
+    assert list(progress(iter("ab"), "texts")) == ["a", "b"]
+    assert capsys.readouterr().err == ""
+
+
+def test_progress_can_be_off(model, tokenizer, monkeypatch) -> None:
+    monkeypatch.setattr("hyvlm.evaluation.embed.progress", None)
+    embedder = Embedder(model, tokenizer, show_progress=False)
+    assert embedder.texts(["a"]).tolist() == [[1, 0, 0]]
 
 
 def test_loader_processes_give_the_same(model, tokenizer, listed, image_of) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hyvlm.evaluation.metrics import (
     BLOCK,
+    MIN_ROWS,
     average_precision,
     classify,
     mean_per_class,
@@ -79,6 +80,19 @@ def test_ranks_equal_a_sort_with_loops(seed: int, owners: int, extra: int, level
     before, tied = ranks_by_loops(table, query_owner, owner)
     assert ranks.before.tolist() == before
     assert ranks.tied == tied
+
+
+def test_very_many_candidates_keep_the_matrix_product_tall() -> None:
+    candidates, shapes = torch.randn(BLOCK // 10, 1, generator=torch.Generator().manual_seed(0)), []
+
+    def score(x: Tensor, y: Tensor) -> Tensor:
+        shapes.append((len(x), len(y)))
+        return x @ y.T
+
+    owner = torch.arange(len(candidates))
+    ranks = retrieval_ranks(score, candidates[:70], candidates, owner[:70], owner)
+    assert shapes[0] == (MIN_ROWS, len(candidates.unique()))
+    assert ranks.before[3] == (candidates[3] * candidates[:, 0] > candidates[3] ** 2).sum()
 
 
 def test_equal_candidates_tie_exactly_whatever_the_rounding() -> None:

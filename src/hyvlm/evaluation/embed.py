@@ -91,6 +91,7 @@ class Embedder:
     Attributes:
         batch_size: Images, or texts, at a time; results do not depend on it beyond rounding.
         workers: Processes that read images; 0 reads in this one.
+        show_progress: Report on stderr how far a long pass is.
     """
 
     model: DualEncoder
@@ -98,6 +99,7 @@ class Embedder:
     cache: EmbeddingCache = field(default_factory=EmbeddingCache)
     batch_size: int = 64
     workers: int = 0
+    show_progress: bool = True
 
     def __post_init__(self) -> None:
         self.model_fingerprint: str = fingerprint(self.model)
@@ -156,7 +158,7 @@ class Embedder:
         return ImageEmbeddings(
             points=points.tensors["points"][keep].to(self.device),
             annotations=[Annotation(**values) for values in known.info["annotations"]],
-            total=len(samples) + sum(samples.dropped.values()),
+            total=len(samples) + _dropped_samples(samples),
             skipped=Counter(known.info["skipped"]) + Counter(samples.dropped),
             examples=[*samples.dropped_examples, *known.info["examples"]][:MAX_EXAMPLES],
             part_points=part_points.to(self.device),
@@ -180,7 +182,7 @@ class Embedder:
         skipped: Counter[str] = Counter()
         examples: list[str] = []
         with evaluation_mode(self.model):
-            for batch in progress(loader, f"images of {samples.name}"):
+            for batch in self._progress(loader, f"images of {samples.name}"):
                 for item in batch:
                     skipped.update(item.reasons)
                     examples.extend(item.places)
@@ -233,7 +235,7 @@ class Embedder:
         if entry is None:
             order = (tokens != 0).sum(1).argsort(stable=True)  # texts of one length share a batch: little padding
             with evaluation_mode(self.model):
-                batches = progress(order.split(self.batch_size), "texts")
+                batches = self._progress(order.split(self.batch_size), "texts")
                 points = torch.cat([self.model.encode_text(tokens[rows].to(self.device)).cpu() for rows in batches])
             points = points[order.argsort()]
             entry = CacheEntry({"points": points})
@@ -251,12 +253,15 @@ class Embedder:
         if entry is None:
             per_batch = max(1, self.batch_size // len(templates))
             with evaluation_mode(self.model):
-                batches = progress(tokens.split(per_batch), "class prompts")
+                batches = self._progress(tokens.split(per_batch), "class prompts")
                 points = torch.cat([self.model.class_points(part.to(self.device)).cpu() for part in batches])
             entry = CacheEntry({"points": points})
             self.cache.put(key, entry)
         row = {name: i for i, name in enumerate(distinct)}
         return entry.tensors["points"][[row[name] for name in classes]].to(self.device)
+
+    def _progress(self, items: Iterable[T], what: str) -> Iterable[T]:
+        return progress(items, what) if self.show_progress else items
 
     def _key(self, kind: str, **inputs: Any) -> dict[str, Any]:
         return {"version": CACHE_VERSION, "kind": kind, "model": self.model_fingerprint, **inputs}
@@ -324,6 +329,11 @@ def progress(items: Iterable[T], what: str, *, quiet_s: float = 5.0, every_s: fl
         if time.monotonic() > due:
             print(f"{what}: batch {done}" + (f" of {total}" if total else ""), file=sys.stderr, flush=True)
             due = time.monotonic() + every_s
+
+
+def _dropped_samples(samples: SampleSet) -> int:
+    """Samples that were dropped when the set was opened; it also counts parts, and shards that are cut short."""
+    return sum(n for reason, n in samples.dropped.items() if not reason.startswith(("part: ", "shard ")))
 
 
 def _image_fingerprint(samples: SampleSet) -> str:

@@ -18,14 +18,16 @@ from torch import Tensor
 #: Scores of (n, ...) queries against (m, ...) candidates, higher is better: ``(n, m)``.
 ScoreFunction = Callable[[Tensor, Tensor], Tensor]
 
-#: Scores held at once: 2**21 numbers are 8 MiB in float32; masks and comparisons take about as much again.
+#: Scores held at once: 2**21 numbers are 8 MiB in float32, and comparisons take as much again. For very many candidates
+#: it is MIN_ROWS queries, since a matrix product over fewer rows is slow.
 BLOCK = 2**21
+MIN_ROWS = 64
 
 
 def score_blocks(
-    score: ScoreFunction, queries: Tensor, candidates: Tensor, *, block: int = BLOCK
+    score: ScoreFunction, queries: Tensor, candidates: Tensor, *, block: int | None = None
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Scores of all candidates for consecutive slices of queries, never more than ``block`` numbers at once.
+    """Scores of all candidates for consecutive slices of queries, about ``block`` numbers at once.
 
     Equal rows of ``candidates`` are scored once, so they tie exactly whatever the rounding of the matrix product.
 
@@ -35,7 +37,7 @@ def score_blocks(
     if len(candidates) == 0:
         raise ValueError("there is no candidate to rank")
     distinct, position = _distinct_rows(candidates)
-    rows = max(1, block // len(candidates))
+    rows = max(MIN_ROWS, BLOCK // len(candidates)) if block is None else max(1, block // len(candidates))
     for start in range(0, len(queries), rows):
         part = slice(start, min(start + rows, len(queries)))
         scores = score(queries[part], distinct)
@@ -48,12 +50,8 @@ def score_blocks(
 
 def _distinct_rows(candidates: Tensor) -> tuple[Tensor, Tensor | None]:
     """The distinct rows, and for each candidate which of them it equals (None: all rows differ)."""
-    rows = (
-        candidates.detach().cpu().contiguous().flatten(1)
-        if candidates.dim() > 1
-        else candidates.detach().cpu()[:, None]
-    )
-    as_bytes = np.ascontiguousarray(rows.numpy()).view(np.dtype((np.void, rows.element_size() * rows.shape[1])))[:, 0]
+    rows = np.ascontiguousarray(candidates.detach().cpu().reshape(len(candidates), -1).numpy())
+    as_bytes = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1])))[:, 0]
     _, first, position = np.unique(as_bytes, return_index=True, return_inverse=True)
     if len(first) == len(candidates):
         return candidates, None
@@ -86,7 +84,7 @@ def retrieval_ranks(
     query_owner: Tensor,
     candidate_owner: Tensor,
     *,
-    block: int = BLOCK,
+    block: int | None = None,
 ) -> Ranks:
     """Rank candidates for every query by counting, in bounded memory: the N x N matrix never exists.
 
@@ -144,7 +142,7 @@ class Predictions:
 
 
 def classify(
-    score: ScoreFunction, images: Tensor, class_points: Tensor, target: Tensor, *, block: int = BLOCK
+    score: ScoreFunction, images: Tensor, class_points: Tensor, target: Tensor, *, block: int | None = None
 ) -> Predictions:
     """Score ``images`` ``(N, ...)`` against ``class_points`` ``(C, ...)``; ``target`` ``(N,)`` holds class indices.
 

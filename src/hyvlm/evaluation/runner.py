@@ -66,6 +66,7 @@ def evaluate(
     cache: EmbeddingCache | None = None,
     batch_size: int = 64,
     workers: int = 0,
+    show_progress: bool = True,
 ) -> list[Result]:
     """Evaluate ``model``, whatever mode it is in; it is left in that mode, and no gradient is kept.
 
@@ -77,6 +78,7 @@ def evaluate(
         cache: Where embeddings are kept; None keeps them for this call only.
         batch_size: Images, or texts, at a time.
         workers: Processes that read images; 0 reads in this one.
+        show_progress: Report on stderr how far a long pass is; off where another progress bar is on the screen.
     Returns:
         One result per spec, in their order.
     Raises:
@@ -89,7 +91,14 @@ def evaluate(
         task.check(model, sample_set)
     if out is not None:
         read_results(out)
-    embedder = Embedder(model, tokenizer, cache or EmbeddingCache(), batch_size=batch_size, workers=workers)
+    embedder = Embedder(
+        model,
+        tokenizer,
+        cache or EmbeddingCache(),
+        batch_size=batch_size,
+        workers=workers,
+        show_progress=show_progress,
+    )
     results: dict[int, Result] = {}
     for i in sorted(range(len(specs)), key=lambda i: not tasks[i].parts):
         results[i] = _run(specs[i].task, tasks[i], samples[i], embedder)
