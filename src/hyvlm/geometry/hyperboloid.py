@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from hyvlm.geometry.numerics import angle_of, dot, nonzero, norm, safe_sqrt, unit
+from hyvlm.geometry.numerics import angle_of, dot, nonzero, norm, rounded_off, safe_sqrt, unit
 from hyvlm.geometry.pairs import CANCELLED, replace_pairs
 
 
@@ -128,18 +128,20 @@ def exterior_angle(x: Tensor, y: Tensor, c: Tensor) -> Tensor:
 
 
 def off_axis(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The part of ``y`` orthogonal to ``x``, ``(..., D)``, and the rounding error it carries, ``(...)``.
+    """The part of ``y`` orthogonal to ``x``, ``(..., D)``, and a bound on its rounding error, ``(...)``.
 
-    It is also that of ``y - x``; whichever of the two has the shorter component along ``x`` cancels less. The second
-    projection removes what the rounding of the first has left along ``x``.
+    It is also that of ``y - x``, which is free of rounding while the two are of similar size. What the product in the
+    projection rounds off is added back, or it would tilt the axis; a second projection removes what is left along it.
     """
-    direction = unit(x)
-    height, along = dot(direction, y), dot(direction, y - x)
-    from_origin = height.abs() < along.abs()
-    shorter = torch.where(from_origin, height, along)
-    rest = torch.where(from_origin.unsqueeze(-1), y, y - x) - shorter.unsqueeze(-1) * direction
+    n, direction = norm(x), unit(x)
+    height = dot(direction, y)
+    similar = (height >= n / 2) & (height <= 2 * n)
+    lever = torch.where(similar, dot(direction, y - x), height)
+    share = (lever / nonzero(n)).unsqueeze(-1)
+    projection = share * x
+    rest = torch.where(similar.unsqueeze(-1), y - x, y) - projection - rounded_off(projection, share, x)
     rest = rest - dot(direction, rest).unsqueeze(-1) * direction
-    return rest, torch.finfo(rest.dtype).eps * shorter.detach().abs()
+    return rest, 8 * torch.finfo(rest.dtype).eps ** 2 * lever.detach().abs()
 
 
 def off_axis_length(x: Tensor, y: Tensor) -> Tensor:

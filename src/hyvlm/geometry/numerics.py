@@ -54,6 +54,20 @@ def unit(x: Tensor) -> Tensor:
     return torch.where(n == 0, torch.zeros_like(x), x / nonzero(n))
 
 
+@torch.no_grad()
+def rounded_off(product: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """``a * b - product``, exactly: what rounding took from ``product = a * b`` (Dekker 1971). Carries no gradient."""
+    (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
+    return ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    """``x`` as a sum of two numbers of half the digits, whose products are free of rounding."""
+    shifted = x * (2.0 ** (12 if x.dtype == torch.float32 else 27) + 1)
+    high = shifted - (shifted - x)
+    return high, x - high
+
+
 def safe_sqrt(x: Tensor) -> Tensor:
     """Square root of ``max(x, 0)``; its gradient is zero where ``x <= 0``."""
     positive = x > 0
