@@ -1,8 +1,8 @@
 """Formulas of the Lorentz model as functions of points and ``c``, arranged so that nothing cancels.
 
 The curvature is ``-c``; points are given by their space components ``x``, shape ``(..., D)``; the time component is
-``sqrt(1/c + |x|^2)``. ``c`` is a tensor that broadcasts to the leading axes ``(...)``. In the pairwise functions it
-broadcasts to ``(..., N, M)``. Written ``<x, y>``, the Lorentz inner product is ``x.y - time(x) time(y)``.
+``sqrt(1/c + |x|^2)``. ``c`` is a tensor that broadcasts to the leading axes ``(...)``; in the pairwise functions it
+is a scalar or ``(..., 1, 1)``. Written ``<x, y>``, the Lorentz inner product is ``x.y - time(x) time(y)``.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def pairwise_distance(x: Tensor, y: Tensor, c: Tensor) -> Tensor:
     """Geodesic distance of every ``x`` to every ``y``.
 
     A matrix product about the origin. If many pairs cancel in it, because the points have collapsed, a second one about
-    the middle of the crowd; :func:`distance` recomputes the pairs that cancel in both.
+    the point with the most close partners; :func:`distance` recomputes the pairs that cancel in both.
     """
     chord, close = _pairwise_chord_sq(x, y, x.new_zeros(1, x.shape[-1]), c)
     partners = close.sum(-1, keepdim=True)

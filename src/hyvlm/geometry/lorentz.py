@@ -159,7 +159,10 @@ class Lorentz(Manifold):
         return self._pairwise(hyperboloid.pairwise_distance, x, y)
 
     def score(self, x: Tensor, y: Tensor) -> Tensor:
-        """Lorentz inner product, pairwise: ranks like minus the distance at one curvature, and is cheaper."""
+        """Lorentz inner product, pairwise: ranks like minus the distance at one curvature, and is cheaper.
+
+        For read-out: in float32 its gradient overflows for features on the bound of :meth:`lift`.
+        """
         return self.pairwise_inner(x, y)
 
     @full_precision
