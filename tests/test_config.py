@@ -68,7 +68,7 @@ def test_the_resolved_config_reads_back_as_it_was(tmp_path):
     ],
 )
 def test_bad_overrides(overrides, message):
-    with pytest.raises(ValueError, match=".*") as error:
+    with pytest.raises(ValueError) as error:
         load_config("uncha-tiny", overrides)
     assert message in str(error.value)
     assert "\n" not in str(error.value)

@@ -17,6 +17,9 @@ from hyvlm.registry import Registry, unknown
 
 T = TypeVar("T")
 
+#: Which of a sample's captions a visit uses.
+CAPTION_CHOICES = ("random", "first", "last")
+
 
 @dataclass
 class PartsConfig:
@@ -70,6 +73,7 @@ class EvalConfig:
     split: str | None = None
     templates: str | None = None
     hierarchy: str | None = None
+    captions: str | None = None
     resize: str | None = None
     image_size: int | None = None
     part_size: int | None = None
@@ -196,7 +200,7 @@ def check_values(config: Config) -> None:
     choices = {
         "train.precision": (config.train.precision, ["fp32", "bf16", "fp16"]),
         "data.parts.choice": (config.data.parts.choice, ["random", "first"]),
-        "data.caption": (config.data.caption, ["random", "first"]),
+        "data.caption": (config.data.caption, list(CAPTION_CHOICES)),
     }
     for key, (choice, known) in choices.items():
         if choice not in known:

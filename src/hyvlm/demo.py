@@ -137,7 +137,7 @@ def report(
         "",
         "| | trained | untrained |",
         "| --- | ---: | ---: |",
-        row("zero-shot accuracy on part crops, %", "classification", "top1"),
+        row("zero-shot accuracy on part crops, %", "classification", "acc1"),
         f"| the same by nearest neighbour on raw pixels, % | {pixels:.1f} | |",
         row("text to image recall@1, %", "retrieval", "t2i_recall@1"),
         row("image to text recall@1, %", "retrieval", "i2t_recall@1"),

@@ -1,4 +1,4 @@
-"""One registry class; every extensible thing of the library (methods, manifolds, datasets, tasks, presets) lives in one."""
+"""One registry class; every extensible thing of the library (methods, manifolds, data sets, tasks) lives in one."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_a_run_leaves_everything_that_is_needed_to_use_it(recipe, tmp_path):
     if recipe != "clip-tiny":
         assert {"c", "radius/image", "radius/text", "saturated/text", "image_scale", "text_scale"} <= set(last)
     assert any((run / "tensorboard").iterdir())
-    model, preprocess, tokenizer = hyvlm.load(run)
+    model, _, tokenizer = hyvlm.load(run)
     with torch.no_grad():
         assert model.encode_text(tokenizer(["a red metal cube"])).isfinite().all()
 

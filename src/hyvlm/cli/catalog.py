@@ -34,10 +34,8 @@ def models() -> dict[str, str]:
     from hyvlm.models.presets import PRESETS
 
     def shape(image: Any, text: Any, dim: int) -> str:
-        return (
-            f"image {image.depth} blocks of {image.width}, patch {image.patch}; text {text.depth} blocks of {text.width}; "
-            f"embedding {dim}"
-        )
+        towers = f"image {image.depth} blocks of {image.width}, patch {image.patch}; text {text.depth} of {text.width}"
+        return f"{towers}; embedding {dim}"
 
     return {name: shape(config.image, config.text, config.dim) for name, config in PRESETS.items()}
 

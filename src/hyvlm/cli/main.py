@@ -94,24 +94,35 @@ def evaluate(
     split: Annotated[str | None, typer.Option("--split", help="Split of the data set")] = None,
     templates: Annotated[str | None, typer.Option("--templates", help="Prompt set, or a file of one a line")] = None,
     hierarchy: Annotated[Path | None, typer.Option("--hierarchy", help="File of 'child parent' lines")] = None,
+    captions: Annotated[str | None, typer.Option("--captions", help="Retrieve by: all, first or last")] = None,
+    resize: Annotated[str | None, typer.Option("--resize", help="squash to a square, or crop the centre")] = None,
+    image_size: Annotated[int | None, typer.Option("--image-size", min=1, help="Side of images in pixels")] = None,
+    part_size: Annotated[int | None, typer.Option("--part-size", min=1, help="Side of part crops in pixels")] = None,
+    cache: Annotated[Path | None, typer.Option("--cache", help="Folder that keeps embeddings between calls")] = None,
     out: Out = None,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 64,
     num_workers: Annotated[int, typer.Option("--num-workers", min=0)] = 2,
 ) -> None:
     """Evaluate a model on one data set; several tasks share one pass over the images."""
     import hyvlm
+    from hyvlm.evaluation.cache import EmbeddingCache
     from hyvlm.evaluation.report import results_table
-    from hyvlm.evaluation.runner import EvalSpec
     from hyvlm.evaluation.runner import evaluate as run
+    from hyvlm.evaluation.runner import specs_for
 
-    specs = [
-        EvalSpec(
-            task=name, data=data, split=split, templates=templates, hierarchy=str(hierarchy) if hierarchy else None
-        )
-        for name in task
-    ]
+    settings = {
+        "templates": templates,
+        "hierarchy": hierarchy and str(hierarchy),
+        "captions": captions,
+        "resize": resize,
+        "image_size": image_size,
+        "part_size": part_size,
+    }
+    specs = specs_for(task, data, split=split, **settings)
     loaded, _, tokenizer = hyvlm.load(model)
-    results = run(loaded, tokenizer, specs, out=out, batch_size=batch_size, workers=num_workers)
+    results = run(
+        loaded, tokenizer, specs, out=out, cache=EmbeddingCache(cache), batch_size=batch_size, workers=num_workers
+    )
     Console().print(results_table(results))
     if out:
         print(f"results: {out / 'results.json'}")
@@ -162,11 +173,20 @@ def prepare(
     layout: Annotated[str, typer.Argument(metavar="LAYOUT", help="grit: raw GRIT (shards, or parquet + images)")],
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="Shard pattern or parquet file")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder for the processed shards")],
+    images: Annotated[
+        Path | None, typer.Option("--images", help="Folder of a parquet file's images")
+    ] = None,
+    size: Annotated[int, typer.Option("--size", min=1, help="Short side of what is written, in pixels")] = 256,
+    square: Annotated[bool, typer.Option("--square", help="Pad to a white square, as the released shards are")] = False,
+    max_parts: Annotated[int | None, typer.Option("--max-parts", min=0, help="Parts of an image at the most")] = None,
+    max_dropped: Annotated[float, typer.Option("--max-dropped", help="Share of dropped rows that is an error")] = 0.5,
 ) -> None:
     """Turn raw grounded data into processed shards. Rerun after an interruption: finished shards are kept."""
     from hyvlm.data.prepare import PREPARERS
 
-    report = PREPARERS[layout](source, out)
+    report = PREPARERS[layout](
+        source, out, images=images, size=size, square=square, max_parts=max_parts, max_dropped=max_dropped
+    )
     print(json.dumps(report, indent=2))
 
 

@@ -1,7 +1,7 @@
 """The built-in data set: drawn scenes with captions, grounded parts, masks, label sets, hard negatives and a taxonomy.
 
 It needs no files. ``open_data("scenes")`` or ``open_data("scenes:4000")`` (4,000 training scenes) opens it; validation
-and test hold 500 and 1,000 scenes, and no scene of one split shares its description with one of another.
+and test hold 500 scenes each, and no scene of one split shares its description with one of another.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ __all__ = [
     "render",
 ]
 
-_COUNTS = {"train": 10_000, "val": 500, "test": 1_000}
+_COUNTS = {"train": 10_000, "val": 500, "test": 500}
 _MARGIN = 0.25  # greatest margin around a part, on either side, as a share of its longer side
 _LEAF_INDEX = {name: i for i, name in enumerate(LEAF_CLASSES)}
 
@@ -220,7 +220,7 @@ def open_scenes(location: str = "", *, split: str | None = None, content: str = 
 
     Args:
         location: Empty, or the number of training scenes (10,000 if empty).
-        split: "train", "val" (500 scenes) or "test" (1,000); None is "train" for pairs, "test" for the other contents.
+        split: "train", "val" or "test" (500 scenes each); None is "test".
         content: "pairs", "classes" (crops of single objects) or "labels".
     Raises:
         ValueError: If one of them is none of these.
@@ -228,7 +228,7 @@ def open_scenes(location: str = "", *, split: str | None = None, content: str = 
     kinds = {kind.content: kind for kind in (ScenePairs, SceneCrops, SceneLabels)}
     if content not in kinds:
         raise ValueError(unknown("content", content, list(kinds)))
-    split = split or ("train" if content == "pairs" else "test")
+    split = split or "test"
     _check_split(split)
     if location and not (location.isascii() and location.isdigit() and int(location) > 0):
         raise ValueError(f"scenes:{location}: what follows is the number of training scenes, a positive whole number")

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from hyvlm.config import CAPTION_CHOICES
 from hyvlm.data.catalog import SampleSet
 from hyvlm.data.transforms import train_transform
+from hyvlm.registry import unknown
 from hyvlm.types import BadSample, Part, Sample
 
 #: Texts to token ids ``(N, L)``, int64, padded with 0 after the end token.
@@ -56,7 +58,7 @@ class TrainViews(Dataset[Item | BadSample]):
         augment: The recipe's augmentation, see :func:`hyvlm.data.transforms.train_transform`; parts draw their own.
         parts: ``max`` parts a sample and the ``choice`` among them: "first" takes them in the set's order, "random"
             anew at each visit. A part that cannot be used is replaced by the next, and counted.
-        caption: "random" draws one of the captions at each visit, "first" always takes the first.
+        caption: "random" draws one of the captions at each visit; "first" and "last" always take that one.
         seed: Seed of all of it.
         strict: Raise :class:`BadSample` instead of returning it.
     """
@@ -76,8 +78,8 @@ class TrainViews(Dataset[Item | BadSample]):
         strict: bool = False,
     ) -> None:
         self.max_parts, self.choice = _part_settings({} if parts is None else parts)
-        if caption not in ("random", "first"):
-            raise ValueError(f"caption is 'random' or 'first', got {caption!r}")
+        if caption not in CAPTION_CHOICES:
+            raise ValueError(unknown("choice of caption", caption, list(CAPTION_CHOICES)))
         if not any(view.startswith("part_") for view in views):
             self.max_parts = 0
         self.samples, self.tokenizer, self.caption, self.seed, self.strict = samples, tokenizer, caption, seed, strict
@@ -104,7 +106,7 @@ class TrainViews(Dataset[Item | BadSample]):
     def _views(self, sample: Sample) -> Item:
         if not sample.texts:
             raise BadSample("no caption", f"sample {sample.key!r}")
-        text = sample.texts[_draw(len(sample.texts)) if self.caption == "random" else 0]
+        text = sample.texts[{"first": 0, "last": -1}.get(self.caption, _draw(len(sample.texts)))]
         image = self.transform(sample.image)
         texts, crops = [text], list[Tensor]()
         dropped = list(sample.dropped) if self.max_parts else []
@@ -136,9 +138,9 @@ def _draw(n: int) -> int:
 
 
 def _part_settings(parts: Mapping[str, Any]) -> tuple[int, str]:
-    unknown = set(parts) - {"max", "choice"}
-    if unknown:
-        raise ValueError(f"parts takes max and choice, got {', '.join(sorted(map(str, unknown)))}")
+    surplus = set(parts) - {"max", "choice"}
+    if surplus:
+        raise ValueError(f"parts takes max and choice, got {', '.join(sorted(map(str, surplus)))}")
     most, choice = parts.get("max", 1), parts.get("choice", "random")
     if not isinstance(most, int) or most < 0:
         raise ValueError(f"parts.max is a number of parts, 0 or more, got {most!r}")

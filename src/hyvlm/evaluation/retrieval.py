@@ -12,25 +12,39 @@ from hyvlm.evaluation.embed import Embedder, evaluation_mode
 from hyvlm.evaluation.metrics import Ranks, retrieval_ranks
 from hyvlm.evaluation.prompts import hash_lines
 from hyvlm.evaluation.task import TASKS, Outcome, Task, percent
+from hyvlm.registry import unknown
+
+CAPTIONS = {"all": slice(None), "first": slice(1), "last": slice(-1, None)}
 
 
 @TASKS.register("retrieval")
 @dataclass(frozen=True, kw_only=True)
 class Retrieval(Task):
-    """Recall@k of images by text (``t2i``) and of texts by image (``i2t``: any of the image's captions is a hit)."""
+    """Recall@k of images by text (``t2i``) and of texts by image (``i2t``: any of the image's captions is a hit).
+
+    Attributes:
+        captions: "all" of an image's captions, or only the "first" or the "last"; the built-in scenes list theirs from
+            short to long, and only the last one tells a scene from the others.
+    """
 
     version: ClassVar[int] = 1
     content: ClassVar[str] = "pairs"
 
     ks: tuple[int, ...] = (1, 5, 10)
+    captions: str = "all"
+
+    def __post_init__(self) -> None:
+        if self.captions not in CAPTIONS:
+            raise ValueError(unknown("choice of captions", self.captions, list(CAPTIONS)))
 
     def run(self, embedder: Embedder, samples: SampleSet) -> Outcome:
         images = embedder.images(samples, resize=self.resize, image_size=self.image_size)
         images = images.select([i for i, a in enumerate(images.annotations) if a.texts], "no caption")
-        captions = [text for annotation in images.annotations for text in annotation.texts]
+        used = [annotation.texts[CAPTIONS[self.captions]] for annotation in images.annotations]
+        captions = [text for texts in used for text in texts]
         if not captions:
             raise ValueError(f"{samples.name} has no captions to retrieve by")
-        caption_owner = torch.tensor([i for i, a in enumerate(images.annotations) for _ in a.texts])
+        caption_owner = torch.tensor([i for i, texts in enumerate(used) for _ in texts])
         image_owner = torch.arange(len(images.points))
         texts = embedder.texts(captions)
         score = embedder.model.score  # always (image, text): a score may differ by direction

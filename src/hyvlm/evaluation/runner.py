@@ -29,6 +29,7 @@ class EvalSpec:
         split: Which split of ``data``.
         templates: Prompt set by name, or a file of one template a line.
         hierarchy: File of ``child parent`` lines.
+        captions: Which captions of an image to retrieve by: ``"all"``, ``"first"`` or ``"last"``.
         resize: ``"squash"`` or ``"crop"``.
         image_size, part_size: Side in pixels of images and of part crops.
     """
@@ -38,6 +39,7 @@ class EvalSpec:
     split: str | None = None
     templates: str | None = None
     hierarchy: str | None = None
+    captions: str | None = None
     resize: str | None = None
     image_size: int | None = None
     part_size: int | None = None
@@ -55,6 +57,25 @@ class EvalSpec:
             if name not in known:
                 raise ValueError(f"the task {self.task!r} has no setting {name!r}; it has: {', '.join(sorted(known))}")
         return kind(**given)
+
+
+def specs_for(
+    tasks: Sequence[str], data: str, *, split: str | None = None, **settings: str | int | None
+) -> list[EvalSpec]:
+    """Several tasks on one data set; each setting goes to the tasks that have it.
+
+    Raises:
+        ValueError: Unknown task, or a setting that none of the tasks has.
+    """
+    known = {name: {field.name for field in dataclasses.fields(TASKS[name])} for name in tasks}
+    given = {key: value for key, value in settings.items() if value is not None}
+    for key in given:
+        if not any(key in names for names in known.values()):
+            raise ValueError(f"none of the tasks {', '.join(tasks)} has a setting {key!r}")
+    return [
+        EvalSpec(name, data, split, **{key: value for key, value in given.items() if key in known[name]})  # type: ignore[arg-type]
+        for name in tasks
+    ]
 
 
 def evaluate(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hyvlm.methods.method import Objective
 from hyvlm.models.dual_encoder import DualEncoder
@@ -21,16 +21,9 @@ class TrainStep(nn.Module):
 
     def forward(self, batch: Batch) -> LossOutput:
         """This process's share of the loss of the global batch; see :class:`LossOutput`."""
-        inputs = {view: getattr(batch, view) for view in self.objective.views}
-        points = {view: self.encode(view, tensor) for view, tensor in inputs.items()}
+        encode = {"image": self.model.encode_image, "text": self.model.encode_text}
+        points = {view: encode[view.removeprefix("part_")](getattr(batch, view)) for view in self.objective.views}
         return self.objective(self.model.manifold, gather_views(Views.single(**points, owner=batch.owner)))
-
-    def encode(self, view: str, tensor: Tensor) -> Tensor:
-        """Points of one view. A process without rows encodes a blank and drops it, so its parameters stay in the graph."""
-        encode = self.model.encode_image if view.endswith("image") else self.model.encode_text
-        if len(tensor):
-            return encode(tensor)
-        return encode(torch.zeros(1, *tensor.shape[1:], dtype=tensor.dtype, device=tensor.device))[:0]
 
     @torch.no_grad()
     def constrain_(self) -> dict[str, float]:

@@ -98,6 +98,8 @@ class Trainer:
         self.tokenizer = Tokenizer()
         self.samples = open_data(config.data.train, split=config.data.split)
         data = config.data
+        if data.split is None and self.samples.split in ("val", "test"):
+            raise ValueError(f"{data.train} opens its {self.samples.split} split unless told; say data.split=train")
         self.views = TrainViews(
             self.samples,
             self.tokenizer,
@@ -240,7 +242,7 @@ class Trainer:
         scores: dict[str, float] = {}
         if self.accelerator.is_main_process:
             specs = [EvalSpec(**vars(entry)) for entry in self.config.eval]
-            results = evaluate(self.module.model, self.tokenizer, specs, out=out)
+            results = evaluate(self.module.model, self.tokenizer, specs, out=out, show_progress=out is not None)
             scores = {f"eval/{r.task}/{k}": v for r in results for k, v in r.scores.items()}
         self.step_module.train()
         self.accelerator.wait_for_everyone()
