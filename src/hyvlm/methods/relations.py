@@ -37,6 +37,7 @@ class AlignedViews:
         self.scales = scales
         self.reduction = reduction
         self._similarity: dict[tuple[str, str], Tensor] = {}
+        self._entailment: dict[tuple[nn.Module, str, str], Tensor] = {}
 
     def similarity(self, anchor: str, candidate: str) -> Tensor:
         """This process's rows of ``anchor`` against all points of ``candidate``, ``(n, M)``.
@@ -66,6 +67,14 @@ class AlignedViews:
             for view in (general, specific)
         ]
         return matched[0], matched[1], group
+
+    def entailment(self, loss: nn.Module, general: str, specific: str) -> Tensor:
+        """``loss`` of every matched pair, ``(n,)``; computed once for the terms that share it."""
+        key = (loss, general, specific)
+        if key not in self._entailment:
+            general_points, specific_points, _ = self.pairs(general, specific)
+            self._entailment[key] = loss(self.manifold, general_points, specific_points)
+        return self._entailment[key]
 
     def share(self, rows: Tensor, group: str, *, over_rows: Literal["mean", "sum"] = "mean") -> Tensor:
         """This process's share of the mean (or sum) of ``rows``; all shares add up to it. 0 without rows."""
@@ -148,8 +157,8 @@ class Entailment:
         return self.general, self.specific
 
     def share(self, batch: AlignedViews) -> Tensor:
-        general, specific, group = batch.pairs(self.general, self.specific)
-        return batch.share(self.loss(batch.manifold, general, specific), group)
+        rows = batch.entailment(self.loss, self.general, self.specific)
+        return batch.share(rows, finer_group(self.general, self.specific))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,9 +181,8 @@ class Calibration:
         return self.general, self.specific
 
     def share(self, batch: AlignedViews) -> Tensor:
-        general, specific, group = batch.pairs(self.general, self.specific)
-        with torch.no_grad():
-            residual = self.loss(batch.manifold, general, specific)
+        general, _, group = batch.pairs(self.general, self.specific)
+        residual = batch.entailment(self.loss, self.general, self.specific).detach()
         rows = calibration_rows(residual, uncertainty(general, batch.manifold, self.measure), eps=self.eps)
         return batch.share(rows, group)
 

@@ -9,6 +9,10 @@ from open_clip.tokenizer import SimpleTokenizer
 from torch import Tensor
 
 
+#: A tokenizer remembers this many texts: repairing and splitting one costs more than all the rest of reading it.
+KEPT_TEXTS = 100_000
+
+
 class Tokenizer:
     """Callable: one text or several to ids ``(N, context_length)``, int64, 0-padded.
 
@@ -34,10 +38,16 @@ class Tokenizer:
         self.start_id: int = self._bpe.sot_token_id
         self.end_id: int = self._bpe.eot_token_id
         self.truncated = 0
+        self._known: dict[str, tuple[int, ...]] = {}
 
-    def ids(self, text: str) -> list[int]:
-        """Token ids of one text, start and end included, not cut."""
-        return [self.start_id, *self._bpe.encode(text), self.end_id]
+    def ids(self, text: str) -> tuple[int, ...]:
+        """Token ids of one text, start and end included, not cut. Phrases recur: the first 100,000 texts are kept."""
+        if text in self._known:
+            return self._known[text]
+        ids = (self.start_id, *self._bpe.encode(text), self.end_id)
+        if len(self._known) < KEPT_TEXTS:
+            self._known[text] = ids
+        return ids
 
     def __call__(self, texts: str | Sequence[str]) -> Tensor:
         """Raises ValueError if anything but texts is given."""
@@ -49,6 +59,6 @@ class Tokenizer:
             ids = self.ids(text)
             if len(ids) > self.context_length:
                 self.truncated += 1
-                ids = [*ids[: self.context_length - 1], self.end_id]
+                ids = (*ids[: self.context_length - 1], self.end_id)
             rows[i, : len(ids)] = torch.tensor(ids)
         return rows
