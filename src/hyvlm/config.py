@@ -123,7 +123,11 @@ def read_recipe(name: str) -> dict[str, Any]:
         raise ValueError(f"recipe {name} must be a mapping of sections, found {type(read).__name__}")
     settings = {str(key): value for key, value in read.items()}
     base = settings.pop("base", None)
-    return merge_settings(read_recipe(base), settings) if base else settings
+    if base is None:
+        return settings
+    if str(base).endswith((".yaml", ".yml")):
+        base = Path(name).parent / base  # beside the recipe that names it
+    return merge_settings(read_recipe(str(base)), settings)
 
 
 def merge_settings(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

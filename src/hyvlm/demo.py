@@ -22,6 +22,7 @@ from hyvlm.evaluation.runner import EvalSpec, evaluate
 from hyvlm.models.dual_encoder import DualEncoder
 from hyvlm.models.tokenizer import Tokenizer
 from hyvlm.plotting import figures
+from hyvlm.plotting.figures import Placed
 from hyvlm.training.trainer import new_model, train
 
 RECIPE = "uncha-tiny"
@@ -60,7 +61,7 @@ def demo(out: Path, *, seed: int = 0, overrides: list[str] | None = None) -> Pat
     crops = {split: open_data(config.data.train, split=split, content="classes") for split in ("train", "test")}
     console.print("hyvlm: nearest neighbours on raw pixels, for comparison", highlight=False)
     pixels = 100 * nearest_neighbour_accuracy(crops["train"], crops["test"], size=size)
-    save_figures(out, trained, untrained)
+    save_figures(out, trained, untrained, open_data(config.data.train, split="test"))
     console.print(results_table(trained.results))
     seconds = (trained_at - start, time.monotonic() - start)
     text = report(config, trained, untrained, pixels, crops["test"], seconds)
@@ -93,9 +94,25 @@ def measure(model: DualEncoder, config: Config) -> Snapshot:
     return Snapshot(results, radii, distance.diagonal(), distance.roll(1, 0).diagonal())
 
 
-def save_figures(out: Path, trained: Snapshot, untrained: Snapshot) -> None:
-    """Radius distribution by view, distances of matched and unmatched pairs, loss curves."""
+def gallery(radii: ViewRadii, samples: SampleSet, *, rows: int = 3) -> Figure:
+    """The first scenes with five parts, each part with its radius."""
+    part_rows, owners = radii.pairs["image"]
+    by_scene: dict[int, list[float]] = {}
+    for part, owner in zip(part_rows.tolist(), owners.tolist(), strict=True):
+        by_scene.setdefault(owner, []).append(float(radii.radius["part_image"][part]))
+    chosen = [(owner, found) for owner, found in by_scene.items() if len(found) == 5][:rows]
+    scenes = []
+    for owner, found in chosen:
+        sample = samples[owner]
+        parts = [Placed(part.image, radius, part.text) for part, radius in zip(sample.parts, found, strict=True)]
+        scenes.append((Placed(sample.image, float(radii.radius["image"][owner])), parts))
+    return figures.part_gallery(scenes)
+
+
+def save_figures(out: Path, trained: Snapshot, untrained: Snapshot, samples: SampleSet) -> None:
+    """Parts by radius, radius distribution by view, distances of matched and unmatched pairs, loss curves."""
     drawn: dict[str, Figure] = {
+        "parts": gallery(trained.radii, samples),
         "radii": figures.radius_distribution(trained.radii.radius, before=untrained.radii.radius),
         "distances": figures.pair_distances(trained.matched, trained.unmatched),
         "loss": figures.loss_curves(out / "metrics.jsonl"),
@@ -144,6 +161,8 @@ def report(
         *order,
         "",
         "## Figures",
+        "",
+        "![Parts by their radius](parts.png)",
         "",
         "![Radius by view](radii.png)",
         "",

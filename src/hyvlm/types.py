@@ -151,8 +151,10 @@ class LossOutput:
         terms: Unweighted value of every named term, detached; shares, like ``total``.
         stats: Detached scalars for the log (mean radius by view, saturated share, scales, ...), already global or
             identical on every process.
+        lift_bounded: How many vectors of this process the lift pulled onto its bound; the training step fills it in.
     """
 
     total: Tensor
     terms: dict[str, Tensor]
     stats: dict[str, Tensor] = field(default_factory=dict)
+    lift_bounded: Tensor | None = None

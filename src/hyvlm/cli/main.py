@@ -15,6 +15,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+# OpenMP threads that spin between two operations starve the loader processes on the same cores. Read when torch loads.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
 app = typer.Typer(
     name="hyvlm",
     help="Train, evaluate and understand hyperbolic vision-language models.",
@@ -173,9 +176,7 @@ def prepare(
     layout: Annotated[str, typer.Argument(metavar="LAYOUT", help="grit: raw GRIT (shards, or parquet + images)")],
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="Shard pattern or parquet file")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder for the processed shards")],
-    images: Annotated[
-        Path | None, typer.Option("--images", help="Folder of a parquet file's images")
-    ] = None,
+    images: Annotated[Path | None, typer.Option("--images", help="Folder of a parquet file's images")] = None,
     size: Annotated[int, typer.Option("--size", min=1, help="Short side of what is written, in pixels")] = 256,
     square: Annotated[bool, typer.Option("--square", help="Pad to a white square, as the released shards are")] = False,
     max_parts: Annotated[int | None, typer.Option("--max-parts", min=0, help="Parts of an image at the most")] = None,

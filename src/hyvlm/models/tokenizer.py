@@ -8,7 +8,6 @@ import torch
 from open_clip.tokenizer import SimpleTokenizer
 from torch import Tensor
 
-
 #: A tokenizer remembers this many texts: repairing and splitting one costs more than all the rest of reading it.
 KEPT_TEXTS = 100_000
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 from open_clip.transformer import TextTransformer
-from timm.layers import HybridEmbed, LayerNorm2d, build_sincos2d_pos_embed
+from timm.layers import GroupNorm1, HybridEmbed, build_sincos2d_pos_embed
 from timm.models.vision_transformer import VisionTransformer
 from timm.models.vision_transformer_hybrid import ConvStem
 from torch import Tensor, nn
@@ -34,7 +34,7 @@ class ImageTower(VisionTransformer):
         patch: Side of a patch in pixels. With ``stem`` it must equal the stem's stride, 8.
         width, depth, heads: Of the transformer. ViT-S/16 has 12 heads in the MERU lineage, not the usual 6.
         stem: Replace the linear patch projection by three 3x3 convolutions of stride 2. It trains faster from little
-            data (Xiao et al. 2021); normalised per position, not per batch, so a sample's features depend on it alone.
+            data (Xiao et al. 2021); normalised per image, not per batch, so a sample's features depend on it alone.
     Shape:
         ``(B, 3, H, W)`` -> ``(B, width)``, H and W divisible by ``patch``. An empty batch gives an empty result that is
         still connected to the parameters (with zero gradients), as data-parallel training needs.
@@ -44,7 +44,7 @@ class ImageTower(VisionTransformer):
         conv_stem = {}
         if stem:
             channels = (width // 4, width // 2, width)
-            backbone = ConvStem(channels=channels, norm_layer=LayerNorm2d, act_layer=nn.GELU)
+            backbone = ConvStem(channels=channels, norm_layer=GroupNorm1, act_layer=nn.GELU)
             conv_stem = {"embed_layer": partial(HybridEmbed, backbone=backbone, proj=False)}
         super().__init__(
             img_size=image_size,

@@ -22,20 +22,20 @@ def split_values(text: str) -> list[str]:
     return [part.strip() for part in parts] or [text]
 
 
-def grid(overrides: list[str]) -> list[list[str]]:
-    """Every combination of ``key=a,b,c`` overrides, as lists of ``key=value``."""
+def grid(overrides: list[str]) -> dict[str, list[str]]:
+    """Every combination of ``key=a,b,c`` overrides: a folder name that tells it apart, and its list of ``key=value``."""
     axes = []
     for override in overrides:
         key, separator, values = override.partition("=")
         if not separator:
             raise ValueError(f"override {override!r} is not of the form key=a,b,c")
         axes.append([f"{key}={value}" for value in split_values(values)])
-    return [list(point) for point in itertools.product(*axes)]
-
-
-def folder_name(point: list[str]) -> str:
-    """A file name that says which settings a run has."""
-    return re.sub(r"[^\w.=+-]+", "_", ",".join(point)) or "default"
+    points: dict[str, list[str]] = {}
+    for number, point in enumerate(itertools.product(*axes)):
+        varied = ",".join(value for value, axis in zip(point, axes, strict=True) if len(axis) > 1)
+        name = re.sub(r"[^\w.=,+-]+", "_", varied)[:120] or "all"
+        points[f"{name}-{number}" if name in points else name] = list(point)
+    return points
 
 
 def run_once(config: Config, folder: Path) -> None:
@@ -53,9 +53,9 @@ def run_once(config: Config, folder: Path) -> None:
 
 
 def read_scores(folder: Path) -> dict[str, float]:
-    """Every score of a run's ``results.json``, as ``task/metric``."""
+    """Every score of a run's ``results.json``, as ``task/data/metric``."""
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))["results"]
-    return {f"{r['task']}/{k}": v for r in results for k, v in r["scores"].items() if v is not None}
+    return {f"{r['task']}/{r['data']}/{k}": v for r in results for k, v in r["scores"].items() if v is not None}
 
 
 def interval(values: list[float]) -> str:
@@ -75,10 +75,9 @@ def sweep(recipe: str, overrides: list[str], out: Path, *, seeds: int) -> Table:
     Raises:
         ValueError: The recipe lists no evaluation, so that runs could not be compared.
     """
-    points = grid(overrides)
     configs = {
-        (folder_name(point), seed): load_config(recipe, [*point, f"train.seed={seed}"])
-        for point in points
+        (name, seed): load_config(recipe, [*point, f"train.seed={seed}"])
+        for name, point in grid(overrides).items()
         for seed in range(seeds)
     }
     if not all(config.eval for config in configs.values()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from hyvlm.geometry import Lorentz, ProductLorentz
 from hyvlm.methods.method import Objective
 from hyvlm.models.dual_encoder import DualEncoder
 from hyvlm.training.distributed import gather_views
@@ -22,8 +23,15 @@ class TrainStep(nn.Module):
     def forward(self, batch: Batch) -> LossOutput:
         """This process's share of the loss of the global batch; see :class:`LossOutput`."""
         encode = {"image": self.model.encode_image, "text": self.model.encode_text}
-        points = {view: encode[view.removeprefix("part_")](getattr(batch, view)) for view in self.objective.views}
-        return self.objective(self.model.manifold, gather_views(Views.single(**points, owner=batch.owner)))
+        points = {}
+        lift_bounded = torch.zeros((), dtype=torch.long, device=batch.image.device)
+        for view in self.objective.views:
+            points[view] = encode[view.removeprefix("part_")](getattr(batch, view))
+            if isinstance(self.model.manifold, Lorentz | ProductLorentz):
+                lift_bounded += self.model.manifold.bounded
+        output = self.objective(self.model.manifold, gather_views(Views.single(**points, owner=batch.owner)))
+        output.lift_bounded = lift_bounded
+        return output
 
     @torch.no_grad()
     def constrain_(self) -> dict[str, float]:

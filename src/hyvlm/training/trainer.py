@@ -7,18 +7,19 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import gather_object
+from accelerate.utils import InitProcessGroupKwargs, gather_object
 
 import hyvlm
-from hyvlm.config import Config, build, to_dict, to_yaml
+from hyvlm.config import Config, build, load_config, to_dict, to_yaml
 from hyvlm.data.catalog import open_data
 from hyvlm.data.sampler import train_loader
 from hyvlm.data.views import TrainViews
@@ -69,6 +70,54 @@ def train(config: Config, out: Path, *, resume: Path | None = None) -> Path:
     return Trainer(config, out, resume=resume).run()
 
 
+def changed_settings(path: Path, config: Config) -> list[str]:
+    """Settings of ``config`` that differ from the run's own ``config.yaml``, as ``key: old -> new``."""
+    if not path.is_file():
+        return []
+    old, new = flatten(to_dict(load_config(str(path)))), flatten(to_dict(config))
+    return [f"{key}: {old.get(key)} -> {new.get(key)}" for key in old | new if old.get(key) != new.get(key)]
+
+
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
+class Tally:
+    """What happened since the run (``counts``) or since the last logged line (``samples``) began, on this process."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.started = time.monotonic()
+
+    def add(self, batch: Batch, output: LossOutput) -> None:
+        """Count one step."""
+        self.counts["samples"] += len(batch.image)
+        self.counts["texts_cut"] += batch.truncated
+        if output.lift_bounded is not None:
+            self.counts["lift_bounded"] += int(output.lift_bounded)
+        self.counts.update({f"skipped/{reason}": count for reason, count in batch.skipped.items()})
+
+    def seconds(self) -> float:
+        """Time since the last logged line, without pauses."""
+        return time.monotonic() - self.started
+
+    def start_interval(self) -> None:
+        """Begin the next line."""
+        self.counts["samples"] = 0
+        self.started = time.monotonic()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave what is done inside out of the throughput."""
+        before = time.monotonic()
+        yield
+        self.started += time.monotonic() - before
+
+
 class Trainer:
     """One run: what :func:`train` builds, and the loop over it."""
 
@@ -83,7 +132,10 @@ class Trainer:
             raise ValueError("train.precision=fp16 needs a GPU; on a CPU use fp32 or bf16")
         precision = "no" if config.train.precision == "fp32" else config.train.precision
         AcceleratorState._reset_state()  # else the precision of this process's first run would stay
-        self.accelerator = Accelerator(mixed_precision=precision, cpu=not torch.accelerator.is_available())
+        # The main process evaluates alone: the others must be willing to wait for it.
+        patience = InitProcessGroupKwargs(timeout=timedelta(hours=6))
+        on_cpu = not torch.accelerator.is_available()
+        self.accelerator = Accelerator(mixed_precision=precision, cpu=on_cpu, kwargs_handlers=[patience])
         model = new_model(config)
         self.module = TrainStep(model, build_objective(config))
         self.state = State(step=0, world_size=self.accelerator.num_processes, optimizer={}, rng=[])
@@ -98,7 +150,7 @@ class Trainer:
         self.tokenizer = Tokenizer()
         self.samples = open_data(config.data.train, split=config.data.split)
         data = config.data
-        if data.split is None and self.samples.split in ("val", "test"):
+        if data.split is None and self.samples.split.startswith(("val", "test")):
             raise ValueError(f"{data.train} opens its {self.samples.split} split unless told; say data.split=train")
         self.views = TrainViews(
             self.samples,
@@ -111,10 +163,8 @@ class Trainer:
             caption=data.caption,
             seed=config.train.seed,
         )
-        self.skipped: Counter[str] = Counter()
+        self.tally = Tally()
         self.warned: set[str] = set()
-        self.seen = 0
-        self.clock = time.monotonic()
 
     def restore(self, checkpoint: Path) -> None:
         """Put the optimizer and the random state of a checkpoint back, and say what changed since."""
@@ -125,7 +175,8 @@ class Trainer:
         self.say(f"resuming {checkpoint} at step {step}; learning rate {learning_rate(step, self.config.train):.3g}")
         if fresh:
             self.say(f"no saved state for {', '.join(fresh)}: their optimizer state starts afresh")
-        if step >= self.config.train.steps:
+        to_evaluate = bool(self.config.eval) and not (self.out / "results.json").is_file()
+        if step > self.config.train.steps or (step == self.config.train.steps and not to_evaluate):
             raise ValueError(f"{checkpoint} is at step {step} of {self.config.train.steps}; raise train.steps to go on")
 
     def say(self, text: str) -> None:
@@ -164,8 +215,8 @@ class Trainer:
             output = self.optimize(batch.to(self.accelerator.device))
             self.state.step += 1
             step = self.state.step
-            self.seen += len(batch.image)
-            self.skipped.update(batch.skipped)
+            self.tally.add(batch, output)
+            self.warn_of_skipped(batch)
             last = step == config.steps
             if log:
                 log.advance(step)
@@ -173,12 +224,13 @@ class Trainer:
                 row = self.log_row(output)
                 if log:
                     log.write(row)
-            if step % config.save_every == 0 or last:
-                self.save()
-            if config.eval_every and step % config.eval_every == 0 and not last:
-                scores = self.evaluate(None)
-                if log:
-                    log.write({"step": step, **scores})
+            with self.tally.paused():
+                if step % config.save_every == 0 or last:
+                    self.save()
+                if config.eval_every and step % config.eval_every == 0 and not last:
+                    scores = self.evaluate(None)
+                    if log:
+                        log.write({"step": step, **scores})
 
     def optimize(self, batch: Batch) -> LossOutput:
         """One optimizer step on one batch."""
@@ -206,12 +258,10 @@ class Trainer:
     def log_row(self, output: LossOutput) -> dict[str, Any]:
         """One line of ``metrics.jsonl``; every process takes part."""
         shares = {"loss": output.total.detach(), **{f"term/{k}": v for k, v in output.terms.items()}}
-        shares["samples"] = torch.tensor(float(self.seen))
         summed = {k: float(v) for k, v in sum_over_ranks(shares).items()}
-        skipped = sum(gather_object([self.skipped]), Counter())
-        elapsed = time.monotonic() - self.clock
-        self.clock, self.seen = time.monotonic(), 0
-        samples = summed.pop("samples")
+        tally = sum(gather_object([self.tally.counts]), Counter())
+        samples_per_s = tally.pop("samples", 0) / max(self.tally.seconds(), 1e-9)
+        self.tally.start_interval()
         step = self.state.step
         return {
             "step": step,
@@ -221,10 +271,18 @@ class Trainer:
             **{k: float(v) for k, v in output.stats.items()},
             "image_scale": float(self.module.model.image_log_scale.detach().exp().mean()),
             "text_scale": float(self.module.model.text_log_scale.detach().exp().mean()),
-            "samples_per_s": samples / max(elapsed, 1e-9),
+            "samples_per_s": samples_per_s,
             "memory_mb": peak_memory_mb(),
-            **{f"skipped/{reason}": count for reason, count in skipped.items()},
+            **tally,
         }
+
+    def warn_of_skipped(self, batch: Batch) -> None:
+        """Name the first sample that is skipped for each reason; ``metrics.jsonl`` has the counts."""
+        for place in batch.skipped_examples:
+            reason = place.rpartition(": ")[2]
+            if reason not in self.warned:
+                self.warned.add(reason)
+                self.say(f"warning: skipped {place} (counts of all such are in metrics.jsonl)")
 
     def save(self) -> None:
         """Write a checkpoint; every process takes part."""
@@ -243,7 +301,7 @@ class Trainer:
         if self.accelerator.is_main_process:
             specs = [EvalSpec(**vars(entry)) for entry in self.config.eval]
             results = evaluate(self.module.model, self.tokenizer, specs, out=out, show_progress=out is not None)
-            scores = {f"eval/{r.task}/{k}": v for r in results for k, v in r.scores.items()}
+            scores = {f"eval/{r.task}/{r.data}/{k}": v for r in results for k, v in r.scores.items()}
         self.step_module.train()
         self.accelerator.wait_for_everyone()
         return scores
@@ -253,6 +311,8 @@ class Trainer:
         if not self.accelerator.is_main_process:
             return
         self.out.mkdir(parents=True, exist_ok=True)
+        for line in changed_settings(self.out / "config.yaml", self.config):
+            self.say(f"setting changed since this run began: {line}")
         write: dict[str, Callable[[], str]] = {
             "config.yaml": lambda: to_yaml(self.config),
             "env.json": lambda: json.dumps({"hyvlm": hyvlm.__version__, "torch": torch.__version__}),
