@@ -38,7 +38,7 @@ def test_taxonomy_is_a_tree_with_three_levels_above_every_leaf() -> None:
 
 
 def test_splits_share_no_scene() -> None:
-    counts = {"train": 2000, "val": 500, "test": 1000}
+    counts = {"train": 2000, "val": 500, "test": 500}
     seen = {split: {describe_scene(i, split).signature for i in range(counts[split])} for split in SPLITS}
     assert not seen["train"] & seen["val"]
     assert not seen["train"] & seen["test"]
@@ -140,7 +140,7 @@ def test_defaults() -> None:
     assert (open_data("scenes").split, len(open_data("scenes"))) == ("train", 10_000)
     assert open_data("scenes", content="classes").split == "test"
     assert len(open_data("scenes:30")) == 30
-    assert len(open_data("scenes:30", split="test", content="labels")) == 1000
+    assert len(open_data("scenes:30", split="test", content="labels")) == 500
     assert [len(open_data("scenes:30")[i].parts) for i in range(4)] == [2, 3, 4, 5]
 
 

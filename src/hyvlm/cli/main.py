@@ -10,10 +10,12 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+
+from hyvlm.errors import MissingExtra
 
 # OpenMP threads that spin between two operations starve the loader processes on the same cores. Read when torch loads.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
@@ -26,7 +28,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-UsageError = typer.BadParameter.__mro__[1]  # of whichever click typer uses: installed, or its own copy
+#: That of whichever click typer uses, the installed one or its own copy.
+UsageError: Any = typer.BadParameter.__mro__[1]
 data_app = typer.Typer(help="Prepare training data.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
@@ -113,9 +116,9 @@ def evaluate(
     from hyvlm.evaluation.runner import evaluate as run
     from hyvlm.evaluation.runner import specs_for
 
-    settings = {
+    settings: dict[str, str | int | None] = {
         "templates": templates,
-        "hierarchy": hierarchy and str(hierarchy),
+        "hierarchy": str(hierarchy) if hierarchy else None,
         "captions": captions,
         "resize": resize,
         "image_size": image_size,
@@ -202,10 +205,11 @@ def main(arguments: list[str] | None = None) -> int:
         print("hyvlm: interrupted", file=sys.stderr)
         return 130
     except Exception as error:
-        if os.environ.get("HYVLM_DEBUG") or not isinstance(error, ValueError | OSError | FloatingPointError):
+        yours = isinstance(error, ValueError | FileNotFoundError | MissingExtra)
+        if os.environ.get("HYVLM_DEBUG") or not (yours or isinstance(error, OSError | FloatingPointError)):
             raise
         print(f"hyvlm: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2 if isinstance(error, ValueError | FileNotFoundError) else 1
+        return 2 if yours else 1
     return result if isinstance(result, int) else 0
 
 

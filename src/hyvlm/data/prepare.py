@@ -24,6 +24,8 @@ from hyvlm.data.grit import MAX_OVERLAP, choose_parts
 from hyvlm.data.images import IMAGE_SUFFIXES, load_image
 from hyvlm.data.shards import Record, expand_shards, read_record
 from hyvlm.data.tarindex import index_shard
+from hyvlm.errors import MissingExtra
+from hyvlm.files import write_text
 from hyvlm.registry import Registry
 from hyvlm.types import BadSample
 
@@ -189,7 +191,7 @@ def _pyarrow_parquet() -> Any:
     try:
         from pyarrow import parquet
     except ImportError as error:
-        raise ValueError("reading parquet needs pyarrow: pip install 'hyvlm[parquet]'") from error
+        raise MissingExtra("reading parquet", "pyarrow", "parquet") from error
     return parquet
 
 
@@ -329,6 +331,4 @@ def _encode(image: Image.Image, form: Form) -> bytes:
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
-    draft.replace(path)
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False))

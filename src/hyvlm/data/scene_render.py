@@ -207,25 +207,6 @@ def _ring(x: Floats, y: Floats, stream: Stream) -> Surface:
     return (1 - np.abs(across)) * tube / (slope + 1e-6), across * x / rho, across * y / rho, nz
 
 
-def _cylinder(x: Floats, y: Floats, stream: Stream) -> Surface:
-    """A drum with its upper end tilted toward the viewer by asin(``rise``)."""
-    width, half, rise = 0.54, 0.74, stream.uniform(0.3, 0.5)
-    flat = math.sqrt(1 - rise * rise)
-    s = np.clip(x / width, -1, 1)
-    bulge = np.sqrt(1 - s * s)
-    lid = (y + half) / (rise * width)
-    on_lid = np.abs(lid) <= bulge
-    end = half + rise * width * bulge - np.abs(y)
-    end *= 1 / np.sqrt(1 + np.minimum((rise * s / (bulge + 0.05)) ** 2, 9))  # along y to across the curve
-    distance = np.minimum(width - np.abs(x), end)
-    return (
-        distance,
-        np.where(on_lid, np.float32(0), s),
-        np.where(on_lid, np.float32(-flat), rise * bulge),
-        np.where(on_lid, np.float32(rise), flat * bulge),
-    )
-
-
 def _star(x: Floats, y: Floats, stream: Stream) -> Surface:
     """A five-pointed star of ten facets that rise to its middle."""
     squeeze = stream.uniform(0.82, 1.0)
@@ -321,9 +302,8 @@ _SHAPES: dict[str, Callable[[Floats, Floats, Stream], Surface]] = {
     "pyramid": _pyramid,
     "star": _star,
     "ball": _ball,
-    "cylinder": _cylinder,
     "ring": _ring,
 }
 #: Greatest turn in the image plane, in radians.
-_TURNS = {"cube": math.pi, "pyramid": 0.7, "star": math.pi, "ball": 0.0, "cylinder": 1.6, "ring": math.pi}
+_TURNS = {"cube": math.pi, "pyramid": 0.7, "star": math.pi, "ball": 0.0, "ring": math.pi}
 _MATERIALS = {"rubber": _rubber, "metal": _metal}

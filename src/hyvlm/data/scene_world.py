@@ -26,7 +26,6 @@ FAMILIES = {
     "pyramid": "polyhedron",
     "star": "polyhedron",
     "ball": "curved solid",
-    "cylinder": "curved solid",
     "ring": "curved solid",
 }
 SHAPES = tuple(FAMILIES)

@@ -12,7 +12,7 @@ from torch import Tensor
 from hyvlm.data.catalog import SampleSet
 from hyvlm.evaluation.embed import Embedder, evaluation_mode
 from hyvlm.evaluation.metrics import wilson_interval
-from hyvlm.evaluation.task import TASKS, Outcome, Task, percent_interval
+from hyvlm.evaluation.task import TASKS, Outcome, Task, choice_of_captions, percent_interval
 from hyvlm.losses.uncertainty import HasRadius
 from hyvlm.models import DualEncoder
 
@@ -80,8 +80,9 @@ def view_radii(
     resize: str = "squash",
     image_size: int | None = None,
     part_size: int | None = None,
+    captions: str = "all",
 ) -> tuple[ViewRadii, Outcome]:
-    """Radii of images, texts, part images and part texts. A part phrase pairs with each caption of its image.
+    """Radii of images, texts, part images and part texts. A part phrase pairs with each of its image's ``captions``.
 
     Returns:
         The radii, and an outcome without scores that counts the samples.
@@ -95,8 +96,9 @@ def view_radii(
     texts: list[str] = []
     text_rows: list[range] = []
     for annotation in images.annotations:
-        text_rows.append(range(len(texts), len(texts) + len(annotation.texts)))
-        texts += annotation.texts
+        used = annotation.texts[choice_of_captions(captions)]
+        text_rows.append(range(len(texts), len(texts) + len(used)))
+        texts += used
     part_texts = [text for annotation in images.annotations for text in annotation.part_texts]
     pairs = [(p, t) for p, whole in enumerate(images.part_owner.tolist()) for t in text_rows[whole]]
     points = {
@@ -132,6 +134,7 @@ class Order(Task):
 
     Attributes:
         part_size: Side of part crops in pixels; None is that of the images.
+        captions: "all" captions of an image count as wholes, or only the "first" or the "last".
     """
 
     version: ClassVar[int] = 1
@@ -139,6 +142,10 @@ class Order(Task):
     parts: ClassVar[bool] = True
 
     part_size: int | None = None
+    captions: str = "all"
+
+    def __post_init__(self) -> None:
+        choice_of_captions(self.captions)
 
     def check(self, model: DualEncoder, samples: SampleSet) -> None:
         super().check(model, samples)
@@ -146,7 +153,12 @@ class Order(Task):
 
     def run(self, embedder: Embedder, samples: SampleSet) -> Outcome:
         radii, outcome = view_radii(
-            embedder, samples, resize=self.resize, image_size=self.image_size, part_size=self.part_size
+            embedder,
+            samples,
+            resize=self.resize,
+            image_size=self.image_size,
+            part_size=self.part_size,
+            captions=self.captions,
         )
         for modality in radii.pairs:
             name, share = f"part_above_whole_{modality}", radii.share(modality)

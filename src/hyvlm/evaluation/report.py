@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import math
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hyvlm.evaluation.task import Outcome
+from hyvlm.files import write_text
 
 COLUMNS = (
     "task",
@@ -119,12 +119,12 @@ def write_results(results: Sequence[Result], out: str | Path) -> Path:
     path = out / "results.json"
     entries = {_identity(entry): entry for entry in [*read_results(out), *(result.to_dict() for result in results)]}
     rows = list(entries.values())
-    _write(path, json.dumps({"results": rows}, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+    write_text(path, json.dumps({"results": rows}, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
     table = io.StringIO()
     writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(row for entry in rows for row in _csv_rows(entry))
-    _write(out / "results.csv", table.getvalue())
+    write_text(out / "results.csv", table.getvalue())
     return path
 
 
@@ -150,12 +150,6 @@ def _csv_rows(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
         low, high = entry["intervals_95"].get(name, ("", ""))
         unit = entry["units"].get(name, "")
         yield {**shared, "metric": name, "value": value, "unit": unit, "low": low, "high": high}
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
 
 
 def results_table(results: Sequence[Result]) -> RenderableType:

@@ -11,10 +11,7 @@ from hyvlm.data.catalog import SampleSet
 from hyvlm.evaluation.embed import Embedder, evaluation_mode
 from hyvlm.evaluation.metrics import Ranks, retrieval_ranks
 from hyvlm.evaluation.prompts import hash_lines
-from hyvlm.evaluation.task import TASKS, Outcome, Task, percent
-from hyvlm.registry import unknown
-
-CAPTIONS = {"all": slice(None), "first": slice(1), "last": slice(-1, None)}
+from hyvlm.evaluation.task import TASKS, Outcome, Task, choice_of_captions, percent
 
 
 @TASKS.register("retrieval")
@@ -34,13 +31,12 @@ class Retrieval(Task):
     captions: str = "all"
 
     def __post_init__(self) -> None:
-        if self.captions not in CAPTIONS:
-            raise ValueError(unknown("choice of captions", self.captions, list(CAPTIONS)))
+        choice_of_captions(self.captions)
 
     def run(self, embedder: Embedder, samples: SampleSet) -> Outcome:
         images = embedder.images(samples, resize=self.resize, image_size=self.image_size)
         images = images.select([i for i, a in enumerate(images.annotations) if a.texts], "no caption")
-        used = [annotation.texts[CAPTIONS[self.captions]] for annotation in images.annotations]
+        used = [annotation.texts[choice_of_captions(self.captions)] for annotation in images.annotations]
         captions = [text for texts in used for text in texts]
         if not captions:
             raise ValueError(f"{samples.name} has no captions to retrieve by")

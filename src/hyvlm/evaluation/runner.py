@@ -29,7 +29,7 @@ class EvalSpec:
         split: Which split of ``data``.
         templates: Prompt set by name, or a file of one template a line.
         hierarchy: File of ``child parent`` lines.
-        captions: Which captions of an image to retrieve by: ``"all"``, ``"first"`` or ``"last"``.
+        captions: Which captions of an image count: ``"all"``, ``"first"`` or ``"last"``.
         resize: ``"squash"`` or ``"crop"``.
         image_size, part_size: Side in pixels of images and of part crops.
     """

@@ -12,7 +12,7 @@ from hyvlm.data.catalog import SampleSet
 from hyvlm.data.transforms import eval_transform
 from hyvlm.evaluation.embed import Embedder
 from hyvlm.models import DualEncoder
-from hyvlm.registry import Registry
+from hyvlm.registry import Registry, unknown
 
 
 @dataclass
@@ -75,6 +75,16 @@ class Task(ABC):
 
 
 TASKS: Registry[type[Task]] = Registry("task")
+
+#: Which of an image's captions a task looks at.
+CAPTIONS = {"all": slice(None), "first": slice(1), "last": slice(-1, None)}
+
+
+def choice_of_captions(name: str) -> slice:
+    """The slice of an image's captions that ``name`` stands for; ValueError if it stands for none."""
+    if name not in CAPTIONS:
+        raise ValueError(unknown("choice of captions", name, list(CAPTIONS)))
+    return CAPTIONS[name]
 
 
 def percent(shares: Mapping[str, float]) -> dict[str, float]:

@@ -12,6 +12,7 @@ from rich.table import Table
 from scipy import stats
 
 from hyvlm.config import Config, load_config
+from hyvlm.files import write_text
 from hyvlm.training.checkpoint import checkpoint_folders
 from hyvlm.training.trainer import train
 
@@ -23,7 +24,7 @@ def split_values(text: str) -> list[str]:
 
 
 def grid(overrides: list[str]) -> dict[str, list[str]]:
-    """Every combination of ``key=a,b,c`` overrides: a folder name that tells it apart, and its list of ``key=value``."""
+    """Every combination of ``key=a,b,c`` overrides: a folder name that tells it apart to its list of ``key=value``."""
     axes = []
     for override in overrides:
         key, separator, values = override.partition("=")
@@ -87,7 +88,7 @@ def sweep(recipe: str, overrides: list[str], out: Path, *, seeds: int) -> Table:
         folder = out / name / f"seed_{seed}"
         run_once(config, folder)
         scores.setdefault(name, []).append(read_scores(folder))
-    (out / "sweep.json").write_text(json.dumps(scores, indent=2), encoding="utf-8")
+    write_text(out / "sweep.json", json.dumps(scores, indent=2) + "\n")
     metrics = list(next(iter(scores.values()))[0])
     table = Table(title=f"{recipe}: mean and 95 % interval of {seeds} seed(s)")
     table.add_column("settings")

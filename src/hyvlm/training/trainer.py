@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -24,6 +23,7 @@ from hyvlm.data.catalog import open_data
 from hyvlm.data.sampler import train_loader
 from hyvlm.data.views import TrainViews
 from hyvlm.evaluation.runner import EvalSpec, evaluate
+from hyvlm.files import write_text
 from hyvlm.methods.method import OBJECTIVES, Objective
 from hyvlm.models.dual_encoder import DualEncoder, build_model
 from hyvlm.models.tokenizer import Tokenizer
@@ -259,7 +259,7 @@ class Trainer:
         """One line of ``metrics.jsonl``; every process takes part."""
         shares = {"loss": output.total.detach(), **{f"term/{k}": v for k, v in output.terms.items()}}
         summed = {k: float(v) for k, v in sum_over_ranks(shares).items()}
-        tally = sum(gather_object([self.tally.counts]), Counter())
+        tally: Counter[str] = sum(gather_object([self.tally.counts]), Counter())
         samples_per_s = tally.pop("samples", 0) / max(self.tally.seconds(), 1e-9)
         self.tally.start_interval()
         step = self.state.step
@@ -313,14 +313,9 @@ class Trainer:
         self.out.mkdir(parents=True, exist_ok=True)
         for line in changed_settings(self.out / "config.yaml", self.config):
             self.say(f"setting changed since this run began: {line}")
-        write: dict[str, Callable[[], str]] = {
-            "config.yaml": lambda: to_yaml(self.config),
-            "env.json": lambda: json.dumps({"hyvlm": hyvlm.__version__, "torch": torch.__version__}),
-        }
-        for name, text in write.items():
-            temporary = self.out / f".{name}"
-            temporary.write_text(text(), encoding="utf-8")
-            os.replace(temporary, self.out / name)
+        write_text(self.out / "config.yaml", to_yaml(self.config))
+        versions = {"hyvlm": hyvlm.__version__, "torch": torch.__version__}
+        write_text(self.out / "env.json", json.dumps(versions) + "\n")
         parameters = sum(p.numel() for p in self.module.parameters() if p.requires_grad)
         settings = to_dict(self.config)["train"]
         self.say(
