@@ -132,16 +132,18 @@ def test_fingerprints_tell_contents_apart_and_join_equal_images() -> None:
     sets = {c: open_data("scenes", split="test", content=c) for c in ("pairs", "classes", "labels")}
     assert len({s.fingerprint for s in sets.values()}) == 3
     assert sets["pairs"].image_fingerprint == sets["labels"].image_fingerprint != sets["classes"].image_fingerprint
-    assert open_data("scenes:70").fingerprint != open_data("scenes:80").fingerprint
+    assert open_data("scenes:70", split="train").fingerprint != open_data("scenes:80", split="train").fingerprint
     assert open_data("scenes:70", split="val").fingerprint == open_data("scenes", split="val").fingerprint
 
 
 def test_defaults() -> None:
-    assert (open_data("scenes").split, len(open_data("scenes"))) == ("train", 10_000)
+    assert (open_data("scenes").split, len(open_data("scenes"))) == ("test", 500)
+    assert len(open_data("scenes", split="train")) == 10_000
     assert open_data("scenes", content="classes").split == "test"
-    assert len(open_data("scenes:30")) == 30
+    few = open_data("scenes:30", split="train")
+    assert len(few) == 30
     assert len(open_data("scenes:30", split="test", content="labels")) == 500
-    assert [len(open_data("scenes:30")[i].parts) for i in range(4)] == [2, 3, 4, 5]
+    assert [len(few[i].parts) for i in range(4)] == [2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("location", ["0", "-5", "many", "1e3", "²"])

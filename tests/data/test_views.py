@@ -111,6 +111,9 @@ def test_captions_are_drawn_or_the_first(tokenizer):
     seen = {int(item_of(sample, tokenizer, (epoch, 0)).text[1]) for epoch in range(30)}
     assert seen == {3, 4, 5}
     assert {int(item_of(sample, tokenizer, (epoch, 0), caption="first").text[1]) for epoch in range(9)} == {3}
+    last = {int(item_of(sample, tokenizer, (epoch, 0), caption="last").text[1]) for epoch in range(9)}
+    assert len(last) == 1
+    assert last != {3}
 
 
 def test_a_bad_sample_is_a_value_unless_strict(noise_set, tokenizer):
@@ -131,7 +134,7 @@ def test_a_bad_sample_is_a_value_unless_strict(noise_set, tokenizer):
         ({"parts": {"max": -1}}, "parts.max"),
         ({"parts": {"max": 2, "choice": "last"}}, "'random' or 'first', got 'last'"),
         ({"parts": {"most": 2}}, "max and choice, got most"),
-        ({"caption": "all"}, "'random' or 'first', got 'all'"),
+        ({"caption": "all"}, "unknown choice of caption 'all'"),
     ],
 )
 def test_wrong_settings_are_named(settings, message, noise_set, tokenizer):

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from hyvlm.evaluation import EvalSpec, evaluate, results_table
 from hyvlm.evaluation.cache import EmbeddingCache
+from hyvlm.evaluation.runner import specs_for
 from hyvlm.models import Tokenizer, build_model
 from hyvlm.types import BadSample
 
@@ -148,7 +149,7 @@ def test_texts_that_were_cut_are_counted(stub, tokenizer, listed, image_of) -> N
         ({"task": "classfication"}, "unknown task 'classfication'. Did you mean 'classification'?"),
         (
             {"task": "retrieval", "templates": "photo"},
-            "the task 'retrieval' has no setting 'templates'; it has: image_s",
+            "the task 'retrieval' has no setting 'templates'; it has: captions, image_s",
         ),
         ({"task": "retrieval", "data": "no-such-set"}, "no-such-set"),
         ({"task": "classification", "templates": "fhoto"}, "unknown prompt set 'fhoto'"),
@@ -182,3 +183,13 @@ def test_a_real_model_on_the_built_in_scenes(manifold: str) -> None:
     assert {r.score for r in results.values()} == {manifold}
     assert all(len(r.scores) == len(r.outcome.scores) for r in results.values())
     assert len({r.model for r in results.values()}) == 1
+
+
+def test_settings_go_to_the_tasks_that_have_them() -> None:
+    retrieval, order = specs_for(["retrieval", "order"], "scenes", split="val", part_size=32, captions="last")
+    assert (retrieval.part_size, retrieval.captions, retrieval.split) == (None, "last", "val")
+    assert (order.part_size, order.captions) == (32, "last")
+    with pytest.raises(ValueError, match="none of the tasks retrieval has a setting 'templates'"):
+        specs_for(["retrieval"], "scenes", templates="plain")
+    with pytest.raises(ValueError, match="retrieval"):
+        specs_for(["retreival"], "scenes")

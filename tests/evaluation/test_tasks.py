@@ -36,6 +36,22 @@ def test_retrieval_names_its_directions(stub, tokenizer, listed, image_of) -> No
     assert outcome.details["captions"] == 3
 
 
+@pytest.mark.parametrize(("captions", "hits"), [("all", None), ("first", 0.0), ("last", 100.0)])
+def test_retrieval_by_choice_of_captions(stub, tokenizer, listed, image_of, captions, hits) -> None:
+    """The first caption of each image describes the other one, the last its own."""
+    samples = listed([image_of(RED, texts=["green", "red"]), image_of(GREEN, texts=["red", "green"])])
+    outcome = run("retrieval", stub(UNIT), tokenizer, samples, captions=captions, ks=(1,))
+    assert outcome.details["captions"] == (4 if captions == "all" else 2)
+    if hits is not None:
+        assert outcome.scores["t2i_recall@1"] == hits
+
+
+@pytest.mark.parametrize("task", ["retrieval", "order"])
+def test_an_unknown_choice_of_captions_is_named(task) -> None:
+    with pytest.raises(ValueError, match=r"'lst'\. Did you mean 'last'"):
+        TASKS[task](captions="lst")
+
+
 def test_retrieval_counts_duplicate_captions_as_ties_against_the_model(stub, tokenizer, listed, image_of) -> None:
     samples = listed([image_of(RED, texts=["red"]), image_of(RED, texts=["red"])])
     outcome = run("retrieval", stub(UNIT), tokenizer, samples)

@@ -10,6 +10,7 @@ import torch
 
 import hyvlm
 from hyvlm.config import load_config
+from hyvlm.data.scenes import describe_scene, render
 from hyvlm.training.checkpoint import UNFINISHED, checkpoint_folders
 from hyvlm.training.trainer import train
 
@@ -95,6 +96,33 @@ def test_resume_with_another_objective_keeps_weights_and_optimizer(tmp_path, cap
     assert "log_scale.local" in said
     assert "image_tower" not in said
     assert [row["step"] for row in rows(second)] == [5, 6]
+
+
+def test_a_resumed_run_says_which_settings_changed(tmp_path, capfd):
+    run = train(config("train.steps=2"), tmp_path / "run")
+    train(config("train.steps=3", "data.parts.max=1"), run, resume=run)
+    said = capfd.readouterr().err
+    assert "train.steps: 2 -> 3" in said
+    assert "data.parts.max: 5 -> 1" in said
+    assert "train.seed" not in said
+
+
+def test_skipped_samples_are_named_once_and_counted(tmp_path, capfd):
+    for i in range(4):
+        scene, _ = render(describe_scene(i))
+        scene.save(tmp_path / f"{i}.jpg")
+    (tmp_path / "2.jpg").write_bytes(b"not an image")
+    rows_of_table = "".join(f"{i}.jpg,picture {i}\n" for i in range(4))
+    (tmp_path / "table.csv").write_text("image,caption\n" + rows_of_table)
+    run = train(
+        config(f"data.train='{tmp_path / 'table.csv'}'", "data.split=null", "train.batch_size=4", recipe="meru-tiny"),
+        tmp_path / "run",
+    )
+    last = rows(run)[-1]
+    (reason,) = [key for key in last if key.startswith("skipped/")]
+    assert last[reason] == 4  # once an epoch
+    assert last["texts_cut"] == last["lift_bounded"] == 0
+    assert capfd.readouterr().err.count("warning: skipped") == 1
 
 
 def test_a_taken_folder_and_a_finished_run_are_refused(tmp_path):

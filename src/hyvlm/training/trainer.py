@@ -259,7 +259,9 @@ class Trainer:
         """One line of ``metrics.jsonl``; every process takes part."""
         shares = {"loss": output.total.detach(), **{f"term/{k}": v for k, v in output.terms.items()}}
         summed = {k: float(v) for k, v in sum_over_ranks(shares).items()}
-        tally: Counter[str] = sum(gather_object([self.tally.counts]), Counter())
+        tally: Counter[str] = Counter()
+        for counts in gather_object([self.tally.counts]):
+            tally.update(counts)  # keeps zeros, which a sum of counters drops
         samples_per_s = tally.pop("samples", 0) / max(self.tally.seconds(), 1e-9)
         self.tally.start_interval()
         step = self.state.step
