@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 import statistics
+import subprocess
 import sys
 from pathlib import Path
-
-from hyvlm.demo import demo
 
 COLUMNS = {
     "part accuracy": lambda n: n["trained"]["classification/acc1"],
@@ -28,7 +27,9 @@ def main(out: Path, seeds: list[int]) -> None:
     for seed in seeds:
         folder = out / f"seed_{seed}"
         if not (folder / "report.json").is_file():
-            demo(folder, seed=seed)
+            subprocess.run(
+                [sys.executable, "-m", "hyvlm", "demo", "--seed", str(seed), "--out", str(folder)], check=True
+            )
         rows.append(json.loads((folder / "report.json").read_text(encoding="utf-8")))
     print("| seed | " + " | ".join(COLUMNS) + " |")
     print("| --- |" + " ---: |" * len(COLUMNS))

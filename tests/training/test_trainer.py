@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -96,6 +98,30 @@ def test_resume_with_another_objective_keeps_weights_and_optimizer(tmp_path, cap
     assert "log_scale.local" in said
     assert "image_tower" not in said
     assert [row["step"] for row in rows(second)] == [5, 6]
+
+
+def test_an_interrupt_leaves_a_checkpoint_of_a_whole_step(tmp_path):
+    """SIGINT to a real process: exit code 130, and the resumed run equals one that was never stopped."""
+    overrides = [*SMALL, "train.steps=400", "train.save_every=1000"]
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "hyvlm", "train", "clip-tiny", *overrides, "--out", str(run)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (run / "metrics.jsonl").is_file():
+        time.sleep(0.1)
+    while time.monotonic() < deadline and not rows(run):
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=120)[1]
+    assert process.returncode == 130, said
+    (checkpoint,) = checkpoint_folders(run)
+    step = int(checkpoint.name.removeprefix("step_"))
+    assert f"saved step {step}" in said
+    saved = losses(run)
+    steps = [f"train.steps={step + 2}"]
+    resumed = train(load_config("clip-tiny", [*SMALL, *steps]), run, resume=run)
+    assert losses(resumed)[: len(saved)] == saved
+    assert len(losses(resumed)) == step + 2
 
 
 def test_a_resumed_run_says_which_settings_changed(tmp_path, capfd):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import numpy as np
@@ -123,11 +124,13 @@ def train_loader(
         batch_sampler=batches,
         collate_fn=Collate(views.image_size, views.part_size, parts=views.max_parts > 0),
         num_workers=workers,
-        worker_init_fn=_one_thread,
+        worker_init_fn=_prepare_worker,
         prefetch_factor=prefetch if workers else None,
         pin_memory=torch.cuda.is_available(),
     )
 
 
-def _one_thread(worker: int) -> None:
+def _prepare_worker(worker: int) -> None:
+    """One thread; and Ctrl-C, which a terminal sends to every process, is for the main process to answer."""
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

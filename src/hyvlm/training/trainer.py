@@ -36,6 +36,7 @@ from hyvlm.training.checkpoint import (
     save_checkpoint,
 )
 from hyvlm.training.distributed import sum_over_ranks
+from hyvlm.training.interrupt import Interrupt, deferred_interrupt
 from hyvlm.training.metrics_log import MetricsLog, console, peak_memory_mb
 from hyvlm.training.optim import build_optimizer, learning_rate
 from hyvlm.training.train_step import TrainStep
@@ -126,7 +127,7 @@ class Trainer:
         checkpoint = find_checkpoint(resume) if resume else None
         if checkpoint is None and (out / "checkpoints").is_dir():
             raise ValueError(
-                f"{out} already holds a run; continue it with --resume or choose another folder with --out"
+                f"{out} already holds a run; continue it with --resume latest or choose another folder with --out"
             )
         if config.train.precision == "fp16" and not torch.accelerator.is_available():
             raise ValueError("train.precision=fp16 needs a GPU; on a CPU use fp32 or bf16")
@@ -200,15 +201,15 @@ class Trainer:
         )
         main = self.accelerator.is_main_process
         log = MetricsLog(self.out, steps=config.steps, start=start) if main else None
-        with log or nullcontext():
-            self.loop(loader, log)
+        with log or nullcontext(), deferred_interrupt() as interrupt:
+            self.loop(loader, log, interrupt)
         if self.config.eval:
             self.evaluate(self.out)
         self.accelerator.end_training()
         return self.out
 
-    def loop(self, loader: Iterable[Batch], log: MetricsLog | None) -> None:
-        """The steps that are left."""
+    def loop(self, loader: Iterable[Batch], log: MetricsLog | None, interrupt: Interrupt) -> None:
+        """The steps that are left; an interrupt is answered with a checkpoint, if no other process shares the run."""
         config = self.config.train
         self.step_module.train()
         for batch in loader:
@@ -224,6 +225,11 @@ class Trainer:
                 row = self.log_row(output)
                 if log:
                     log.write(row)
+            if interrupt.requested:
+                if self.accelerator.num_processes == 1:
+                    self.save()
+                    self.say(f"interrupted; saved step {step}, continue with --resume latest")
+                raise KeyboardInterrupt
             with self.tally.paused():
                 if step % config.save_every == 0 or last:
                     self.save()
