@@ -88,6 +88,10 @@ CASES = {
         ["eval", "{model}", "--task", "hierarchy", "--data", "scenes", "--hierarchy", "{files}/no.txt"],
         "no.txt",
     ),
+    "no such device": (
+        ["eval", "{model}", "--task", "retrieval", "--data", "scenes", "--device", "cuda:77"],
+        "no device 'cuda:77'",
+    ),
     "unknown kind to list": (["list", "recipe"], "recipes"),
     "raw data missing": (["data", "prepare", "grit", "{files}/no.tar", "{files}/out"], "no.tar"),
     "unknown layout": (["data", "prepare", "gritt", "{files}/empty.tar", "{files}/out"], "grit"),

@@ -104,6 +104,9 @@ def evaluate(
     resize: Annotated[str | None, typer.Option("--resize", help="squash to a square, or crop the centre")] = None,
     image_size: Annotated[int | None, typer.Option("--image-size", min=1, help="Side of images in pixels")] = None,
     part_size: Annotated[int | None, typer.Option("--part-size", min=1, help="Side of part crops in pixels")] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", help="cpu, cuda, ...; default: the fastest")
+    ] = None,
     cache: Annotated[Path | None, typer.Option("--cache", help="Folder that keeps embeddings between calls")] = None,
     out: Out = None,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 64,
@@ -113,8 +116,8 @@ def evaluate(
     import hyvlm
     from hyvlm.evaluation.cache import EmbeddingCache
     from hyvlm.evaluation.report import results_table
+    from hyvlm.evaluation.runner import choose_device, specs_for
     from hyvlm.evaluation.runner import evaluate as run
-    from hyvlm.evaluation.runner import specs_for
 
     settings: dict[str, str | int | None] = {
         "templates": templates,
@@ -125,7 +128,7 @@ def evaluate(
         "part_size": part_size,
     }
     specs = specs_for(task, data, split=split, **settings)
-    loaded, _, tokenizer = hyvlm.load(model)
+    loaded, _, tokenizer = hyvlm.load(model, device=choose_device(device))
     results = run(
         loaded, tokenizer, specs, out=out, cache=EmbeddingCache(cache), batch_size=batch_size, workers=num_workers
     )

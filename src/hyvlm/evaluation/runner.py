@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from hyvlm.data.catalog import SampleSet, open_data
 from hyvlm.evaluation import classification, hierarchy, multilabel, order, retrieval  # noqa: F401  (they register)
 from hyvlm.evaluation.cache import EmbeddingCache
@@ -57,6 +59,23 @@ class EvalSpec:
             if name not in known:
                 raise ValueError(f"the task {self.task!r} has no setting {name!r}; it has: {', '.join(sorted(known))}")
         return kind(**given)
+
+
+def choose_device(name: str | None = None) -> torch.device:
+    """The device of that name; None is the accelerator, if there is one, else the CPU.
+
+    Raises:
+        ValueError: There is no such device.
+    """
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if name is None:
+        return found or torch.device("cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(f"no device {name!r} here; there is {found or 'only cpu'}") from error
+    return device
 
 
 def specs_for(
