@@ -9,7 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from hyvlm.evaluation import EvalSpec, evaluate, results_table
+from hyvlm.evaluation import EvalSpec, check_specs, evaluate, results_table
 from hyvlm.evaluation.cache import EmbeddingCache
 from hyvlm.evaluation.runner import specs_for
 from hyvlm.models import Tokenizer, build_model
@@ -193,3 +193,12 @@ def test_settings_go_to_the_tasks_that_have_them() -> None:
         specs_for(["retrieval"], "scenes", templates="plain")
     with pytest.raises(ValueError, match="retrieval"):
         specs_for(["retreival"], "scenes")
+
+
+def test_specs_are_checked_alone_without_reading_an_image(model, samples) -> None:
+    checked = check_specs(model, every_task(samples))
+    assert [type(task).__name__ for task, _ in checked] == ["Classification", "Hierarchy", "Retrieval", "Order"]
+    assert all(opened is samples for _, opened in checked)
+    with pytest.raises(ValueError, match="has no setting 'templates'"):
+        check_specs(model, [EvalSpec("retrieval", samples, templates="photo")])
+    assert samples.reads == 0

@@ -3,7 +3,7 @@
 from hyvlm.evaluation.cache import EmbeddingCache
 from hyvlm.evaluation.embed import Embedder
 from hyvlm.evaluation.report import Result, results_table, write_results
-from hyvlm.evaluation.runner import EvalSpec, evaluate
+from hyvlm.evaluation.runner import EvalSpec, check_specs, evaluate
 from hyvlm.evaluation.task import TASKS, Outcome, Task
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Outcome",
     "Result",
     "Task",
+    "check_specs",
     "evaluate",
     "results_table",
     "write_results",

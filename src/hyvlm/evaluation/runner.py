@@ -97,6 +97,22 @@ def specs_for(
     ]
 
 
+def check_specs(model: DualEncoder, specs: Sequence[EvalSpec]) -> list[tuple[Task, SampleSet]]:
+    """Check everything that can be known to be wrong before an image is read: names, settings, files and splits.
+
+    Returns:
+        The task and the open sample set of each spec; specs that name the same data share one set.
+    Raises:
+        ValueError, FileNotFoundError: One sentence on what is wrong with a spec or its data.
+    """
+    tasks = [spec.build() for spec in specs]
+    opened: dict[tuple[str, str | None, str], SampleSet] = {}
+    checked = [(task, _open(spec, task, opened)) for spec, task in zip(specs, tasks, strict=True)]
+    for task, samples in checked:
+        task.check(model, samples)
+    return checked
+
+
 def evaluate(
     model: DualEncoder,
     tokenizer: Tokenizer,
@@ -110,7 +126,7 @@ def evaluate(
 ) -> list[Result]:
     """Evaluate ``model``, whatever mode it is in; it is left in that mode, and no gradient is kept.
 
-    Every name, file and split is checked before the first image is read.
+    Every name, file and split is checked before the first image is read, as :func:`check_specs` does.
 
     Args:
         specs: What to evaluate; evaluations of the same images share one pass over them.
@@ -124,11 +140,7 @@ def evaluate(
     Raises:
         ValueError, FileNotFoundError: One sentence on what is wrong with a spec, its data or the model's points.
     """
-    tasks = [spec.build() for spec in specs]
-    opened: dict[tuple[str, str | None, str], SampleSet] = {}
-    samples = [_open(spec, task, opened) for spec, task in zip(specs, tasks, strict=True)]
-    for task, sample_set in zip(tasks, samples, strict=True):
-        task.check(model, sample_set)
+    checked = check_specs(model, specs)
     if out is not None:
         read_results(out)
     embedder = Embedder(
@@ -140,8 +152,8 @@ def evaluate(
         show_progress=show_progress,
     )
     results: dict[int, Result] = {}
-    for i in sorted(range(len(specs)), key=lambda i: not tasks[i].parts):
-        results[i] = _run(specs[i].task, tasks[i], samples[i], embedder)
+    for i in sorted(range(len(specs)), key=lambda i: not checked[i][0].parts):
+        results[i] = _run(specs[i].task, *checked[i], embedder)
     ordered = [results[i] for i in range(len(specs))]
     if out is not None:
         write_results(ordered, out)
