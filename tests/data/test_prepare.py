@@ -130,6 +130,64 @@ def test_shards_of_a_larger_source_are_not_mixed_in(raw, tmp_path):
         prepare_grit(raw / "0.tar", tmp_path / "out", workers=1)
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.mark.parametrize("how", ["folder", "one shard", "link to the folder", "shards are links", "parquet"])
+def test_the_source_is_never_written_over(how, raw, tmp_path):
+    for number in range(3):
+        (raw / f"{number}.tar").rename(raw / f"{number:05d}.tar")  # img2dataset's names are those of the result
+    before = contents(raw)
+    source, out = raw, raw
+    if how == "one shard":
+        source = raw / "00001.tar"
+    elif how == "link to the folder":
+        out = tmp_path / "link"
+        out.symlink_to(raw)
+    elif how == "shards are links":
+        source = tmp_path / "links"
+        source.mkdir()
+        for name in before:
+            (source / name).symlink_to(raw / name)
+    elif how == "parquet":
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        source = raw / "g.parquet"
+        parquet.write_table(pa.Table.from_pylist([{"key": "a", "caption": CAPTION, "ref_exps": ROWS}]), source)
+        before = contents(raw)
+    with pytest.raises(ValueError, match=r"is the folder of the source .*: choose another folder"):
+        prepare_grit(source, out, workers=1)
+    assert contents(raw) == before
+
+
+@pytest.mark.parametrize("name", ["00000.tar", "0.tar", "mine.tar"])
+def test_tar_files_of_others_are_never_written_over(name, raw, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / name).write_bytes(b"precious")
+    with pytest.raises(ValueError, match=f"out holds {name}, which is not from"):
+        prepare_grit(raw, out, workers=1)
+    assert contents(out) == {name: b"precious"}
+
+
+def test_a_call_stopped_between_a_shard_and_its_report_goes_on(raw, tmp_path, monkeypatch):
+    out, write = tmp_path / "out", prepare_module._write_json
+
+    def stopping(path: Path, content: dict) -> None:
+        if "stamp" in content:
+            raise KeyboardInterrupt
+        write(path, content)
+
+    monkeypatch.setattr(prepare_module, "_write_json", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        prepare_grit(raw, out, workers=1)
+    monkeypatch.undo()
+    assert (out / "00000.tar").is_file()
+    assert prepare_grit(raw, out, workers=1)["samples"] == 9
+
+
 def test_size_and_form_of_the_images(encoded, write_tar, tmp_path):
     members = [("w.jpg", encoded(picture((600, 400)))), ("w.json", {"caption": CAPTION, "ref_exps": ROWS})]
     path = write_tar(tmp_path / "raw.tar", members)

@@ -140,8 +140,8 @@ def prepare_grit(
         The content of ``report.json``.
     Raises:
         FileNotFoundError: The source, or the folder of images, does not exist.
-        ValueError: The source is processed already, holds no boxes, or too many samples were dropped; or ``out`` holds
-            shards of something else.
+        ValueError: The source is processed already, holds no boxes, or too many samples were dropped; or ``out`` is the
+            folder of a source file, or holds tar files that are not of an earlier call for this source.
     """
     out = Path(out)
     units = _units(str(source), shard_size)
@@ -149,10 +149,8 @@ def prepare_grit(
     if images is not None and not folder.is_dir():
         raise FileNotFoundError(f"prepare grit: no folder of images {folder}")
     form = Form(size, square, quality, max_parts, max_overlap, str(folder))
+    _check_out(out, units, str(source))
     (out / "reports").mkdir(parents=True, exist_ok=True)
-    others = sorted(p.name for p in out.glob("[0-9]*.tar") if not p.stem.isdigit() or int(p.stem) >= len(units))
-    if others:
-        raise ValueError(f"prepare grit: {out} holds {others[0]}, which is not from {source}: choose another folder")
     for draft in out.glob(".[0-9]*-*"):  # left by a call that was killed
         draft.unlink()
     counts = Counts()
@@ -167,6 +165,17 @@ def prepare_grit(
     if not counts.parts and not counts.dropped:
         raise ValueError(f"prepare grit: no sample of {source} has boxes in ref_exps or noun_chunks; is it raw GRIT?")
     return report
+
+
+def _check_out(out: Path, units: list[Unit], source: str) -> None:
+    """Raise ValueError if writing to ``out`` could replace a source file, or a shard that is not this call's own."""
+    for unit in units:
+        if out.resolve() in (unit.path.parent.resolve(), unit.path.resolve().parent):
+            raise ValueError(f"prepare grit: {out} is the folder of the source {unit.path}: choose another folder")
+    ours = {f"{unit.number:05d}" for unit in units if (out / "reports" / f"{unit.number:05d}.json").is_file()}
+    others = sorted(path.name for path in out.glob("*.tar") if path.stem not in ours)
+    if others:
+        raise ValueError(f"prepare grit: {out} holds {others[0]}, which is not from {source}: choose another folder")
 
 
 def _units(source: str, shard_size: int) -> list[Unit]:
@@ -215,7 +224,7 @@ def _prepare_unit(unit: Unit, out: Path, form: Form) -> dict[str, Any]:
             return done
     except (OSError, ValueError, KeyError):
         pass  # not written, or not to the end
-    report_path.unlink(missing_ok=True)
+    _write_json(report_path, {"begun": stamp})  # says that the shard is ours, should the call stop before its report
     counts, keys = Counts(), set[str]()
     with tempfile.NamedTemporaryFile(dir=out, prefix=f".{unit.number:05d}-", delete=False) as file:
         try:
