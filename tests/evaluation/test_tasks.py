@@ -177,6 +177,25 @@ def test_hierarchy_from_a_file(stub, tokenizer, listed, image_of, tmp_path: Path
     assert outcomes[0].details["hierarchy_hash"] != outcomes[1].details["hierarchy_hash"]
 
 
+def test_trees_of_a_data_set_are_joined_and_those_of_a_file_are_an_error(
+    stub, tokenizer, listed, image_of, tmp_path: Path
+) -> None:
+    """warm > red, cold > green, and blue alone; red for green is two edges up and two down."""
+    parents = {"red": "warm", "green": "cold"}
+    samples = labelled(listed, image_of, parents=parents)
+    outcome = run("hierarchy", stub(UNIT), tokenizer, samples, templates="name")
+    assert outcome.scores["tie"] == 4 / 4
+    assert outcome.details["hierarchy_joined_roots"] == ["blue", "cold", "warm"]
+    assert outcome.notes == [
+        "the taxonomy of listed has 3 roots; the artificial root '(root)' joins them",
+        "1 of 3 classes have no image and do not enter the mean per class",
+    ]
+    file = tmp_path / "forest.txt"
+    file.write_text("red warm\ngreen cold\nblue cold\n")
+    with pytest.raises(ValueError, match="the hierarchy has 2 roots"):
+        run("hierarchy", stub(UNIT), tokenizer, samples, templates="name", hierarchy=str(file))
+
+
 def test_hierarchy_needs_a_taxonomy(stub, tokenizer, listed, image_of) -> None:
     with pytest.raises(ValueError, match=r"listed has no taxonomy .* give a file of 'child parent' lines"):
         run("hierarchy", stub(UNIT), tokenizer, labelled(listed, image_of))
@@ -284,3 +303,6 @@ def test_prompts_from_a_file(tmp_path: Path) -> None:
         read_templates(str(file))
     with pytest.raises(ValueError, match=r"unknown prompt set 'fhoto'\. Did you mean 'photo'\?"):
         read_templates("fhoto")
+    for path in ("prompts/mine", "mine.txt"):
+        with pytest.raises(FileNotFoundError, match=f"prompt file {path} does not exist"):
+            read_templates(path)

@@ -9,7 +9,7 @@ from hyvlm.data.catalog import SampleSet
 from hyvlm.evaluation.classification import check_classes, zero_shot
 from hyvlm.evaluation.embed import Embedder
 from hyvlm.evaluation.task import TASKS, Outcome, Task
-from hyvlm.evaluation.taxonomy import HIERARCHICAL, HierarchicalMetrics, Taxonomy
+from hyvlm.evaluation.taxonomy import HIERARCHICAL, JOINING_ROOT, HierarchicalMetrics, Taxonomy
 from hyvlm.models import DualEncoder
 
 
@@ -19,7 +19,8 @@ class Hierarchy(Task):
     """TIE, LCA, Jaccard, hierarchical precision and recall of zero-shot predictions.
 
     Attributes:
-        hierarchy: File of ``child parent`` lines that names every class; None takes the data set's own taxonomy.
+        hierarchy: File of ``child parent`` lines that names every class and has one root; None takes the data set's
+            own taxonomy, and joins its trees by an artificial root if there are several.
     """
 
     version: ClassVar[int] = 1
@@ -39,6 +40,12 @@ class Hierarchy(Task):
         metrics = HierarchicalMetrics(taxonomy, samples.classes)
         result = zero_shot(embedder, samples, templates=self.templates, resize=self.resize, image_size=self.image_size)
         predictions = result.predictions
+        notes = []
+        if taxonomy.joined_roots:
+            notes.append(
+                f"the taxonomy of {samples.name} has {len(taxonomy.joined_roots)} roots; the artificial root "
+                f"{JOINING_ROOT!r} joins them"
+            )
         return Outcome(
             scores=metrics.means(predictions.predicted.numpy(), result.target.numpy()),
             units={name: unit for name, (unit, _) in HIERARCHICAL.items()},
@@ -53,14 +60,15 @@ class Hierarchy(Task):
                 "hierarchy_nodes": len(taxonomy.nodes),
                 "hierarchy_edges": len(taxonomy.edges),
                 "hierarchy_hash": taxonomy.fingerprint,
+                "hierarchy_joined_roots": list(taxonomy.joined_roots),
             },
-            notes=result.notes,
+            notes=[*notes, *result.notes],
         )
 
     def taxonomy(self, samples: SampleSet) -> Taxonomy:
         """The taxonomy to measure in. Raises ValueError if neither the user nor the data set names one."""
         if self.hierarchy is not None:
             return Taxonomy.read(self.hierarchy)
-        if samples.parents is None:
+        if not samples.parents:
             raise ValueError(f"{samples.name} has no taxonomy of its classes: give a file of 'child parent' lines")
-        return Taxonomy.from_parents(samples.parents)
+        return Taxonomy.from_parents(samples.parents, samples.classes)

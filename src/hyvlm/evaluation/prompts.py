@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -41,11 +42,14 @@ def read_templates(name: str) -> tuple[str, ...]:
     """The prompt set called ``name``, or the lines of the file at that path.
 
     Raises:
+        FileNotFoundError: No known name, and it reads as the path of a file that does not exist.
         ValueError: Neither a known name nor a file; or a line that does not hold ``{}`` exactly once.
     """
     if name in TEMPLATES:
         return TEMPLATES[name]()
     if not Path(name).is_file():
+        if "/" in name or os.sep in name or name.endswith(".txt"):
+            raise FileNotFoundError(f"prompt file {name} does not exist; or name a set: {', '.join(TEMPLATES)}")
         raise ValueError(f"{unknown('prompt set', name, list(TEMPLATES))} A file with one template a line will do, too")
     lines = [line.strip() for line in Path(name).read_text(encoding="utf-8").splitlines()]
     for number, line in enumerate(lines, start=1):

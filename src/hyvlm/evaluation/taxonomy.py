@@ -26,6 +26,9 @@ HIERARCHICAL = {
     "lca_path_sum": ("edges", False),
 }
 
+#: Name of the root that joins the trees of a data set's own taxonomy, if there are several.
+JOINING_ROOT = "(root)"
+
 
 class Taxonomy:
     """A rooted directed acyclic graph of class names.
@@ -33,12 +36,16 @@ class Taxonomy:
     Args:
         edges: ``(child, parent)`` pairs; a child may have several parents. Repeated pairs count once.
 
+    Attributes:
+        nodes: Names, parents before their children.
+        joined_roots: Roots that :meth:`from_parents` joined by one above them; none if there was one root.
     Raises:
         ValueError: If there is no edge, an edge closes a cycle, or there is more than one root.
     """
 
     def __init__(self, edges: Iterable[tuple[str, str]]) -> None:
         self.edges = sorted(set(edges))
+        self.joined_roots: tuple[str, ...] = ()
         if not self.edges:
             raise ValueError("a hierarchy needs at least one 'child parent' edge")
         parents: dict[str, list[str]] = {}
@@ -58,9 +65,18 @@ class Taxonomy:
             )
 
     @classmethod
-    def from_parents(cls, parents: Mapping[str, str]) -> Taxonomy:
-        """A tree from child name to parent name."""
-        return cls(parents.items())
+    def from_parents(cls, parents: Mapping[str, str], classes: Sequence[str] = ()) -> Taxonomy:
+        """A tree from child name to parent name; several trees are joined by :data:`JOINING_ROOT` above their roots.
+
+        One of ``classes`` that is neither a child nor a parent is a tree of its own, as COCO's "person" is.
+        """
+        names = dict.fromkeys([*parents.values(), *classes])
+        roots = [name for name in names if name not in parents]
+        if len(roots) < 2:
+            return cls(parents.items())
+        taxonomy = cls([*parents.items(), *((root, JOINING_ROOT) for root in roots)])
+        taxonomy.joined_roots = tuple(sorted(roots))
+        return taxonomy
 
     @classmethod
     def read(cls, path: str | Path) -> Taxonomy:
