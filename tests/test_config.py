@@ -62,6 +62,9 @@ def test_the_resolved_config_reads_back_as_it_was(tmp_path):
         (["train.steps=-1"], "train.steps must be positive, got -1"),
         (["train.steps"], "key=value"),
         (["=3"], "key=value"),
+        (["train.lr=nan"], "train.lr must be positive"),
+        (["data.train=table:"], "the value of data.train does not fit"),
+        (["data.augment=crop"], "the value of data.augment does not fit"),
         (["train.precision=fp8"], "fp16"),
         (["data.parts.choice=last"], "data.parts.choice"),
         (["data.parts={max: [}"], "not valid YAML"),
@@ -75,8 +78,18 @@ def test_bad_overrides(overrides, message):
 
 
 def test_missing_values_are_named():
-    with pytest.raises(ValueError, match=r"data\.train"):
+    with pytest.raises(ValueError, match=r"data\.train is not set; say data\.train=VALUE"):
         load_config("uncha-vit-s-16")
+
+
+def test_a_base_lies_beside_the_recipe_and_may_not_go_in_circles(tmp_path):
+    (tmp_path / "low.yaml").write_text("base: uncha-tiny\ntrain: {steps: 3}\n")
+    (tmp_path / "high.yaml").write_text("base: low.yaml\ntrain: {seed: 4}\n")
+    config = load_config(str(tmp_path / "high.yaml"))
+    assert (config.train.steps, config.train.seed, config.train.batch_size) == (3, 4, 32)
+    (tmp_path / "low.yaml").write_text("base: high.yaml\n")
+    with pytest.raises(ValueError, match="in a circle"):
+        load_config(str(tmp_path / "high.yaml"))
 
 
 def test_unknown_recipe_names_the_nearest():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 
 import yaml
 from omegaconf import MISSING, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from hyvlm.registry import Registry, unknown
 
@@ -98,13 +99,17 @@ def recipe_names() -> list[str]:
     return sorted(name.removesuffix(".yaml") for name in files if not name.startswith("_"))
 
 
-def read_recipe(name: str) -> dict[str, Any]:
+def read_recipe(name: str, *, above: tuple[str, ...] = ()) -> dict[str, Any]:
     """The settings of a shipped recipe or of a YAML file, its ``base`` recipe merged below it.
 
+    Args:
+        above: The recipes that build on this one.
     Raises:
-        ValueError: No such recipe, or a file that is not a YAML mapping.
+        ValueError: No such recipe, a file that is not a YAML mapping, or recipes that build on one another in a circle.
         FileNotFoundError: A path that does not exist.
     """
+    if name in above:
+        raise ValueError(f"recipes build on one another in a circle: {' -> '.join([*above, name])}")
     shipped = resources.files("hyvlm.recipes") / f"{name}.yaml"
     if name.endswith((".yaml", ".yml")):
         path = Path(name)
@@ -127,7 +132,7 @@ def read_recipe(name: str) -> dict[str, Any]:
         return settings
     if str(base).endswith((".yaml", ".yml")):
         base = Path(name).parent / base  # beside the recipe that names it
-    return merge_settings(read_recipe(str(base)), settings)
+    return merge_settings(read_recipe(str(base), above=(*above, name)), settings)
 
 
 def merge_settings(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,8 +170,11 @@ def load_config(recipe: str | Mapping[str, Any], overrides: list[str] | None = N
     try:
         merged = OmegaConf.merge(OmegaConf.structured(Config), settings)
         config = OmegaConf.to_object(merged)
+    except MissingMandatoryValue as error:
+        raise ValueError(f"{error.full_key} is not set; say {error.full_key}=VALUE") from error
     except OmegaConfBaseException as error:
-        raise ValueError(f"config: {str(error).splitlines()[0]} (key {error.full_key or '?'})") from error
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ValueError(f"the value of {error.full_key or 'a setting'} does not fit: {reason}") from error
     assert isinstance(config, Config)
     check_values(config)
     return config
@@ -196,7 +204,7 @@ def check_values(config: Config) -> None:
         "data.part_size": config.data.part_size,
     }
     for key, value in positive.items():
-        if value <= 0:
+        if not 0 < value < math.inf:
             raise ValueError(f"{key} must be positive, got {value}")
     for key, value in {"data.parts.max": config.data.parts.max, "data.workers": config.data.workers}.items():
         if value < 0:

@@ -21,7 +21,7 @@ from hyvlm.evaluation.embed import Embedder, EmbeddingCache
 from hyvlm.evaluation.order import ViewRadii, view_radii
 from hyvlm.evaluation.report import Result, results_table
 from hyvlm.evaluation.runner import EvalSpec, evaluate
-from hyvlm.files import write_text
+from hyvlm.files import check_folder, write_text
 from hyvlm.models.dual_encoder import DualEncoder
 from hyvlm.models.tokenizer import Tokenizer
 from hyvlm.plotting import Placed, loss_curves, pair_distances, part_gallery, radius_distribution
@@ -72,6 +72,7 @@ def demo(out: Path, *, seed: int = 0, overrides: list[str] | None = None) -> Pat
         The report, ``report.md``; its figures lie beside it.
     """
     start = time.monotonic()
+    check_folder(out.parent, "--out")
     out = free_folder(out)
     config = load_config(RECIPE, [*(overrides or []), f"train.seed={seed}"])
     untrained = measure(new_model(config), config)

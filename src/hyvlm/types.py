@@ -60,8 +60,8 @@ class Batch:
     Attributes:
         image: ``(B, 3, H, W)`` uint8.
         text: ``(B, L)`` int64 token ids, 0-padded.
-        part_image: ``(M, 3, h, w)`` uint8, or None if no relation asks for it.
-        part_text: ``(M, l)`` int64, or None.
+        part_image: ``(M, 3, h, w)`` uint8; M is 0 if no relation asks for parts.
+        part_text: ``(M, l)`` int64.
         owner: ``(M,)`` int64, the row of ``image`` that each part belongs to.
         keys: Names of the B samples.
         skipped: How many samples were left out, by reason; parts are counted under "part: REASON".
@@ -71,8 +71,8 @@ class Batch:
 
     image: Tensor
     text: Tensor
-    part_image: Tensor | None
-    part_text: Tensor | None
+    part_image: Tensor
+    part_text: Tensor
     owner: Tensor
     keys: list[str]
     skipped: Counter[str] = field(default_factory=Counter)

@@ -173,9 +173,9 @@ def test_parts_that_the_set_dropped_are_counted_where_parts_are_used(tokenizer):
 
 def test_without_part_views_a_batch_has_none(noise_set, tokenizer):
     data = TrainViews(noise_set(4), tokenizer, image_size=16, augment=NONE, views=("image", "text"))
-    batch = Collate(16, 16, parts=False)([data[0, i] for i in range(4)])
-    assert batch.part_image is None
-    assert batch.part_text is None
+    batch = Collate(16, 16)([data[0, i] for i in range(4)])
+    assert batch.part_image.shape == (0, 3, 16, 16)
+    assert len(batch.part_text) == len(batch.owner) == 0
     assert len(batch.owner) == 0
 
 

@@ -60,7 +60,7 @@ def test_a_run_leaves_everything_that_is_needed_to_use_it(recipe, tmp_path):
 def test_evaluation_during_and_after_training(tmp_path):
     evaluation = "eval=[{task: retrieval, data: scenes, split: val}]"
     run = train(config(evaluation, "train.steps=2", "train.eval_every=1"), tmp_path / "run")
-    assert any("eval/retrieval/t2i_recall@1" in row for row in rows(run) if row["step"] == 1)
+    assert any("eval/retrieval/scenes/t2i_recall@1" in row for row in rows(run) if row["step"] == 1)
     (result,) = json.loads((run / "results.json").read_text(encoding="utf-8"))["results"]
     assert result["n"] == result["total"] == 500
 
@@ -149,6 +149,28 @@ def test_skipped_samples_are_named_once_and_counted(tmp_path, capfd):
     assert last[reason] == 4  # once an epoch
     assert last["texts_cut"] == last["lift_bounded"] == 0
     assert capfd.readouterr().err.count("warning: skipped") == 1
+
+
+@pytest.mark.parametrize("recipe", ["uncha-tiny", "hycoclip-tiny"])
+def test_a_method_with_parts_trains_without_any(recipe, tmp_path):
+    run = train(config("data.parts={max: 0, choice: first}", recipe=recipe), tmp_path / "run")
+    assert rows(run)[-1]["term/part_image -> text"] == 0
+    assert rows(run)[-1]["term/image -> text"] > 0
+
+
+def test_a_set_without_one_usable_sample_stops_the_run(tmp_path):
+    for i in range(3):
+        (tmp_path / f"{i}.jpg").write_bytes(b"not an image")
+    (tmp_path / "table.csv").write_text("image,caption\n0.jpg,a\n1.jpg,b\n2.jpg,c\n")
+    with pytest.raises(ValueError, match=r"no sample of .* could be used: 3 image is of no known format"):
+        train(config(f"data.train='{tmp_path / 'table.csv'}'", "data.split=null", recipe="meru-tiny"), tmp_path / "run")
+
+
+def test_a_file_in_the_way_of_the_run_folder_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ValueError, match="is a file, a folder is needed"):
+            train(config(), out)
 
 
 def test_a_taken_folder_and_a_finished_run_are_refused(tmp_path):

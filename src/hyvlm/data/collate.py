@@ -22,12 +22,10 @@ class Collate:
 
     Args:
         image_size, part_size: Sides in pixels, for batches that hold no sample or no part.
-        parts: Whether the batch has part views; without them ``part_image`` and ``part_text`` are None.
     """
 
     image_size: int
     part_size: int
-    parts: bool = True
 
     def __call__(self, items: Sequence[Item | BadSample]) -> Batch:
         good = [item for item in items if isinstance(item, Item)]
@@ -37,8 +35,8 @@ class Collate:
         return Batch(
             image=torch.stack([i.image for i in good]) if good else _no_pixels(self.image_size),
             text=trim(torch.stack([i.text for i in good])) if good else _no_tokens(),
-            part_image=_join([i.part_image for i in good], _no_pixels(self.part_size)) if self.parts else None,
-            part_text=trim(_join([i.part_text for i in good], _no_tokens())) if self.parts else None,
+            part_image=_join([i.part_image for i in good], _no_pixels(self.part_size)),
+            part_text=trim(_join([i.part_text for i in good], _no_tokens())),
             owner=torch.repeat_interleave(torch.arange(len(good)), sizes),
             keys=[item.key for item in good],
             skipped=Counter(b.reason for b in bad) + Counter(f"part: {b.reason}" for b in dropped),

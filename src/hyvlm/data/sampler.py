@@ -122,7 +122,7 @@ def train_loader(
     return DataLoader(
         views,  # type: ignore[arg-type]
         batch_sampler=batches,
-        collate_fn=Collate(views.image_size, views.part_size, parts=views.max_parts > 0),
+        collate_fn=Collate(views.image_size, views.part_size),
         num_workers=workers,
         worker_init_fn=_prepare_worker,
         prefetch_factor=prefetch if workers else None,

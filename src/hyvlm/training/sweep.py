@@ -12,7 +12,7 @@ from rich.table import Table
 from scipy import stats
 
 from hyvlm.config import Config, load_config
-from hyvlm.files import write_text
+from hyvlm.files import check_folder, write_text
 from hyvlm.training.checkpoint import checkpoint_folders
 from hyvlm.training.trainer import train
 
@@ -83,17 +83,16 @@ def sweep(recipe: str, overrides: list[str], out: Path, *, seeds: int) -> Table:
     }
     if not all(config.eval for config in configs.values()):
         raise ValueError(f"recipe {recipe} lists no evaluation under 'eval', so its runs cannot be compared")
+    check_folder(out, "--out")
     scores: dict[str, list[dict[str, float]]] = {}
     for (name, seed), config in configs.items():
         folder = out / name / f"seed_{seed}"
         run_once(config, folder)
         scores.setdefault(name, []).append(read_scores(folder))
     write_text(out / "sweep.json", json.dumps(scores, indent=2) + "\n")
-    metrics = list(next(iter(scores.values()))[0])
-    table = Table(title=f"{recipe}: mean and 95 % interval of {seeds} seed(s)")
-    table.add_column("settings")
-    for metric in metrics:
-        table.add_column(metric, justify="right")
+    table = Table("settings", "metric", f"mean and 95 % interval of {seeds} seed(s)", title=recipe)
     for name, runs in scores.items():
-        table.add_row(name, *(interval([run[metric] for run in runs]) for metric in metrics))
+        for row, metric in enumerate(runs[0]):
+            table.add_row("" if row else name, metric, interval([run[metric] for run in runs]))
+        table.add_section()
     return table

@@ -23,7 +23,7 @@ from hyvlm.data.catalog import open_data
 from hyvlm.data.sampler import train_loader
 from hyvlm.data.views import TrainViews
 from hyvlm.evaluation.runner import EvalSpec, evaluate
-from hyvlm.files import write_text
+from hyvlm.files import check_folder, write_text
 from hyvlm.methods.method import OBJECTIVES, Objective
 from hyvlm.models.dual_encoder import DualEncoder, build_model
 from hyvlm.models.tokenizer import Tokenizer
@@ -124,6 +124,7 @@ class Trainer:
 
     def __init__(self, config: Config, out: Path, *, resume: Path | None = None) -> None:
         self.config, self.out = config, out
+        check_folder(out, "--out")
         checkpoint = find_checkpoint(resume) if resume else None
         if checkpoint is None and (out / "checkpoints").is_dir():
             raise ValueError(
@@ -164,6 +165,7 @@ class Trainer:
             caption=data.caption,
             seed=config.train.seed,
         )
+        self.used = 0
         self.tally = Tally()
         self.warned: set[str] = set()
 
@@ -268,9 +270,17 @@ class Trainer:
         tally: Counter[str] = Counter()
         for counts in gather_object([self.tally.counts]):
             tally.update(counts)  # keeps zeros, which a sum of counters drops
-        samples_per_s = tally.pop("samples", 0) / max(self.tally.seconds(), 1e-9)
+        samples_per_s = tally["samples"] / max(self.tally.seconds(), 1e-9)
+        self.used += tally.pop("samples")
         self.tally.start_interval()
         step = self.state.step
+        skipped = {key: count for key, count in tally.items() if key.startswith("skipped/")}
+        reasons = ", ".join(f"{count} {key.removeprefix('skipped/')}" for key, count in skipped.items())
+        last = step == self.config.train.steps
+        if not self.used and (last or step * self.config.train.batch_size >= len(self.samples)):
+            raise ValueError(f"no sample of {self.samples.name} could be used: {reasons or 'it is empty'}")
+        if last and skipped:
+            self.say(f"skipped in this run: {reasons}")
         return {
             "step": step,
             "epoch": step / math.ceil(len(self.samples) / self.config.train.batch_size),
