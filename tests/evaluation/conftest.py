@@ -45,7 +45,10 @@ class StubModel(nn.Module):
         self.weight = nn.Parameter(torch.ones(()))
         self.dropout = nn.Dropout(0.9)
         self.register_buffer("pixel_mean", torch.zeros(3, 1, 1))
-        self.config = {"model": {"image": {"image_size": 8}}, "points": {k: list(v) for k, v in points.items()}}
+        self.config = {
+            "model": {"image": {"image_size": 8, "patch": 2}},
+            "points": {k: list(v) for k, v in points.items()},
+        }
         self.dim = 3
         self.images_seen = self.texts_seen = 0
 

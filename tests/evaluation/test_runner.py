@@ -154,6 +154,8 @@ def test_texts_that_were_cut_are_counted(stub, tokenizer, listed, image_of) -> N
         ({"task": "retrieval", "data": "no-such-set"}, "no-such-set"),
         ({"task": "classification", "templates": "fhoto"}, "unknown prompt set 'fhoto'"),
         ({"task": "hierarchy", "hierarchy": "missing.txt"}, "missing.txt"),
+        ({"task": "retrieval", "image_size": 9}, "image_size must be a positive multiple of the model's patch of 2"),
+        ({"task": "order", "part_size": 0}, "part_size must be a positive multiple of the model's patch of 2 pixels"),
         ({"task": "retrieval", "resize": "stretch"}, "resize is 'squash' or 'crop', got 'stretch'"),
     ],
 )
@@ -201,4 +203,15 @@ def test_specs_are_checked_alone_without_reading_an_image(model, samples) -> Non
     assert all(opened is samples for _, opened in checked)
     with pytest.raises(ValueError, match="has no setting 'templates'"):
         check_specs(model, [EvalSpec("retrieval", samples, templates="photo")])
+    assert samples.reads == 0
+
+
+def test_a_file_in_place_of_a_folder_is_an_error_before_any_image_is_read(model, tokenizer, samples, tmp_path) -> None:
+    file = tmp_path / "taken"
+    file.write_text("x")
+    for out in (file, file / "below"):
+        with pytest.raises(ValueError, match=f"the results folder {out} cannot be a folder: {file} is a file"):
+            evaluate(model, tokenizer, every_task(samples), out=out)
+        with pytest.raises(ValueError, match=f"the cache folder {out} cannot be a folder: {file} is a file"):
+            EmbeddingCache(out)
     assert samples.reads == 0

@@ -14,6 +14,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from hyvlm.evaluation.folders import check_folder
+
 
 @dataclass
 class CacheEntry:
@@ -28,10 +30,15 @@ class EmbeddingCache:
 
     A file holds one entry (safetensors, key and values in its header) and appears under its name only when complete.
     A file that cannot be read is reported and computed anew.
+
+    Raises:
+        ValueError: If ``folder`` is a file, lies below one, or cannot be made.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
         self.folder = Path(folder) if folder is not None else None
+        if self.folder is not None and not self.folder.is_dir():  # one that exists may be there for reading alone
+            check_folder(self.folder, "the cache folder")
         self._entries: dict[str, CacheEntry] = {}
 
     def get(self, key: Mapping[str, Any]) -> CacheEntry | None:

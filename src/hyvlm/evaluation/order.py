@@ -149,6 +149,7 @@ class Order(Task):
 
     def check(self, model: DualEncoder, samples: SampleSet) -> None:
         super().check(model, samples)
+        self.check_size("part_size", self.part_size, model)
         with_radius(model)
 
     def run(self, embedder: Embedder, samples: SampleSet) -> Outcome:

@@ -16,6 +16,7 @@ from hyvlm.data.catalog import SampleSet, open_data
 from hyvlm.evaluation import classification, hierarchy, multilabel, order, retrieval  # noqa: F401  (they register)
 from hyvlm.evaluation.cache import EmbeddingCache
 from hyvlm.evaluation.embed import Embedder
+from hyvlm.evaluation.folders import check_folder
 from hyvlm.evaluation.report import Result, read_results, write_results
 from hyvlm.evaluation.task import TASKS, Task
 from hyvlm.models import DualEncoder, Tokenizer
@@ -138,10 +139,11 @@ def evaluate(
     Returns:
         One result per spec, in their order.
     Raises:
-        ValueError, FileNotFoundError: One sentence on what is wrong with a spec, its data or the model's points.
+        ValueError, FileNotFoundError: One sentence on what is wrong with a spec, its data, ``out`` or the points.
     """
     checked = check_specs(model, specs)
     if out is not None:
+        check_folder(out, "the results folder")
         read_results(out)
     embedder = Embedder(
         model,

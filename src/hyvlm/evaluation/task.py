@@ -67,7 +67,15 @@ class Task(ABC):
 
     def check(self, model: DualEncoder, samples: SampleSet) -> None:
         """Raise ValueError (or FileNotFoundError) for what can be known to be wrong before any image is read."""
+        self.check_size("image_size", self.image_size, model)
         eval_transform(self.image_size or 1, resize=self.resize)
+
+    @staticmethod
+    def check_size(name: str, size: int | None, model: DualEncoder) -> None:
+        """Raise ValueError unless the side ``size`` is None or a multiple of the model's patch, as its images are."""
+        patch = int(model.config["model"]["image"]["patch"])
+        if size is not None and (size < 1 or size % patch):
+            raise ValueError(f"{name} must be a positive multiple of the model's patch of {patch} pixels, got {size}")
 
     @abstractmethod
     def run(self, embedder: Embedder, samples: SampleSet) -> Outcome:
