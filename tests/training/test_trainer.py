@@ -166,6 +166,21 @@ def test_a_set_without_one_usable_sample_stops_the_run(tmp_path):
         train(config(f"data.train='{tmp_path / 'table.csv'}'", "data.split=null", recipe="meru-tiny"), tmp_path / "run")
 
 
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("{task: retreival, data: scenes}", "'retrieval'"),
+        ("{task: retrieval, data: 'coco:/nowhere'}", "/nowhere"),
+        ("{task: classification, data: scenes, templates: plane}", "'plain'"),
+        ("{task: retrieval, data: scenes, split: trian}", "'train'"),
+    ],
+)
+def test_a_wrong_evaluation_is_found_before_the_first_step(entry, message, tmp_path):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        train(config(f"eval=[{entry}]"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_file_in_the_way_of_the_run_folder_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file", tmp_path / "file" / "below"):

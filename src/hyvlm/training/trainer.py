@@ -22,7 +22,7 @@ from hyvlm.config import Config, build, load_config, to_dict, to_yaml
 from hyvlm.data.catalog import open_data
 from hyvlm.data.sampler import train_loader
 from hyvlm.data.views import TrainViews
-from hyvlm.evaluation.runner import EvalSpec, evaluate
+from hyvlm.evaluation.runner import EvalSpec, check_specs, evaluate
 from hyvlm.files import check_folder, write_text
 from hyvlm.methods.method import OBJECTIVES, Objective
 from hyvlm.models.dual_encoder import DualEncoder, build_model
@@ -165,6 +165,8 @@ class Trainer:
             caption=data.caption,
             seed=config.train.seed,
         )
+        self.specs = [EvalSpec(**vars(entry)) for entry in config.eval]
+        check_specs(self.module.model, self.specs)
         self.used = 0
         self.tally = Tally()
         self.warned: set[str] = set()
@@ -317,8 +319,7 @@ class Trainer:
         """Scores of every evaluation in the config, by name; the main process works, the others wait."""
         scores: dict[str, float] = {}
         if self.accelerator.is_main_process:
-            specs = [EvalSpec(**vars(entry)) for entry in self.config.eval]
-            results = evaluate(self.module.model, self.tokenizer, specs, out=out, show_progress=out is not None)
+            results = evaluate(self.module.model, self.tokenizer, self.specs, out=out, show_progress=out is not None)
             scores = {f"eval/{r.task}/{r.data}/{k}": v for r in results for k, v in r.scores.items()}
         self.step_module.train()
         self.accelerator.wait_for_everyone()
