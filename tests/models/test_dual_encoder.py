@@ -220,3 +220,28 @@ def test_a_wrong_manifold_section_is_one_sentence(manifold: Any, complaint: str)
         build_model({"model": SMALL, "manifold": manifold})
     assert complaint in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("wrong", [images().float(), images().float() / 127.5 - 1])
+def test_floating_pixels_outside_their_range_are_refused(wrong: Tensor) -> None:
+    with pytest.raises(ValueError, match=r"pixels must be uint8 in 0\.\.255 or floating in \[0, 1\]"):
+        small().encode_image(wrong)
+    assert small().encode_image(images().float() / 255 * (1 + 5e-4)).isfinite().all()
+
+
+def test_images_without_pixels_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"H and W divisible by 8, got \(2, 3, 0, 0\)"):
+        small().encode_image(torch.zeros(2, 3, 0, 0))
+
+
+@pytest.mark.parametrize("token", [-1, 49408])
+def test_tokens_outside_the_vocabulary_are_refused(token: int) -> None:
+    with pytest.raises(ValueError, match="token ids must be 0 to 49407"):
+        small().encode_text(torch.tensor([[49406, token, 49407]]))
+
+
+def test_anything_but_a_tensor_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"images must be a torch\.Tensor, .* got ndarray"):
+        small().encode_image(images().numpy())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"tokens must be a torch\.Tensor, .* got list"):
+        small().encode_text(["a cat"])  # type: ignore[arg-type]

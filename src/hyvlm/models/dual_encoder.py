@@ -17,6 +17,9 @@ from hyvlm.models.presets import ModelConfig, resolve_model
 from hyvlm.models.towers import ImageTower, TextTower
 from hyvlm.registry import unknown
 
+#: How far floating pixels may lie outside [0, 1]: rounding, nothing more.
+PIXEL_SLACK = 1e-3
+
 
 class DualEncoder(nn.Module):
     """Images and texts to points of one manifold.
@@ -70,18 +73,32 @@ class DualEncoder(nn.Module):
             pixels: ``(B, 3, H, W)``, uint8 in 0..255 or floating in [0, 1], not normalised; H and W are any
                 multiples of the patch. B may be 0.
         Raises:
-            ValueError: For another shape or type.
+            TypeError: If pixels are no tensor.
+            ValueError: For another shape or type, or floating pixels outside [0, 1].
         """
-        patch = self.image_tower.patch
-        if pixels.ndim != 4 or pixels.shape[1] != 3 or pixels.shape[2] % patch or pixels.shape[3] % patch:
-            raise ValueError(f"images must be (B, 3, H, W), H and W divisible by {patch}, got {tuple(pixels.shape)}")
-        full = 1.0
-        if not pixels.is_floating_point():
-            if pixels.dtype != torch.uint8:
-                raise ValueError(f"pixels must be uint8 in 0..255 or floating in [0, 1], got {pixels.dtype}")
-            full = 255.0
+        full = self._full_scale(pixels)
         pixels = (pixels.to(self.pixel_mean.dtype) - full * self.pixel_mean) / (full * self.pixel_std)
         return cast(Tensor, self.image_projection(self.image_tower(pixels)))
+
+    def _full_scale(self, pixels: Tensor) -> float:
+        """What white is in ``pixels``, after checking that they are what :meth:`image_features` takes."""
+        _check_tensor(pixels, "images")
+        patch = self.image_tower.patch
+        height, width = pixels.shape[2:] if pixels.ndim == 4 and pixels.shape[1] == 3 else (0, 0)
+        if not height or not width or height % patch or width % patch:
+            raise ValueError(f"images must be (B, 3, H, W), H and W divisible by {patch}, got {tuple(pixels.shape)}")
+        if pixels.dtype == torch.uint8:
+            return 255.0
+        if not pixels.is_floating_point():
+            raise ValueError(f"pixels must be uint8 in 0..255 or floating in [0, 1], got {pixels.dtype}")
+        if len(pixels):
+            low, high = (bound.item() for bound in pixels.detach().aminmax())
+            if low < -PIXEL_SLACK or high > 1 + PIXEL_SLACK:
+                raise ValueError(
+                    "pixels must be uint8 in 0..255 or floating in [0, 1] and not normalised, "
+                    f"got {pixels.dtype} from {low:.4g} to {high:.4g}"
+                )
+        return 1.0
 
     def text_features(self, tokens: Tensor) -> Tensor:
         """Tangent vectors before scaling, ``(B, D)``, of token ids ``(B, L)``, 0-padded. B may be 0.
@@ -89,13 +106,20 @@ class DualEncoder(nn.Module):
         The cost is that of the longest text, not of L; padding does not change a feature.
 
         Raises:
-            ValueError: If L exceeds the context length, or tokens are not a matrix of whole numbers.
+            TypeError: If tokens are no tensor.
+            ValueError: If L exceeds the context length, tokens are not a matrix of whole numbers, or one is not in the
+                vocabulary.
         """
+        _check_tensor(tokens, "tokens")
         context = self.text_tower.context_length
         if tokens.ndim != 2 or tokens.is_floating_point() or not 1 <= tokens.shape[1] <= context:
             raise ValueError(
                 f"tokens must be whole numbers (B, L), 1 <= L <= {context}, got {tokens.dtype} {tuple(tokens.shape)}"
             )
+        if len(tokens):
+            low, high = (int(bound) for bound in tokens.aminmax())
+            if low < 0 or high >= self.text_tower.vocab_size:
+                raise ValueError(f"token ids must be 0 to {self.text_tower.vocab_size - 1}, got {low} to {high}")
         return cast(Tensor, self.text_projection(self.text_tower(tokens)))
 
     def lift_image(self, features: Tensor) -> Tensor:
@@ -150,6 +174,11 @@ class DualEncoder(nn.Module):
         self.image_log_scale.clamp_(max=0.0)
         self.text_log_scale.clamp_(max=0.0)
         self.manifold.constrain_()
+
+
+def _check_tensor(value: object, what: str) -> None:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{what} must be a torch.Tensor, a batch of them stacked, got {type(value).__name__}")
 
 
 def _at_least_float32(x: Tensor) -> Tensor:
