@@ -123,3 +123,12 @@ def test_midpoint(manifold: Manifold, features: Tensor) -> None:
     along_first = manifold.midpoint(points.transpose(0, 1), weights.T, dim=0)
     assert torch.allclose(along_first, manifold.midpoint(points, weights), rtol=1e-13)
     assert not manifold.midpoint(points, torch.zeros(3, 4, dtype=torch.float64)).any()
+
+
+def test_pairwise_functions_refuse_a_single_vector(manifold: Manifold, features: Tensor) -> None:
+    points = manifold.lift(features)
+    names = [name for name in dir(manifold) if name.startswith("pairwise_")]
+    for name in [*names, "similarity", "score"]:
+        for x, y in ((points[0], points), (points, points[0]), (points[0], points[0])):
+            with pytest.raises(ValueError, match=r"pairwise functions take points \(\.\.\., N, D\)"):
+                getattr(manifold, name)(x, y)

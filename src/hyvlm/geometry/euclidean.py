@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hyvlm.geometry.hyperboloid import half_aperture, off_axis_length
-from hyvlm.geometry.manifold import MANIFOLDS, Manifold, check_same_dim
+from hyvlm.geometry.manifold import MANIFOLDS, Manifold, check_pairwise, check_same_dim
 from hyvlm.geometry.numerics import angle_of, dot, full_precision, nonzero, norm, safe_sqrt, unit
 from hyvlm.geometry.pairs import CANCELLED, replace_pairs
 
@@ -54,7 +54,7 @@ class Euclidean(Manifold):
     @full_precision
     def pairwise_inner(self, x: Tensor, y: Tensor) -> Tensor:
         """Inner product of every ``x`` with every ``y``."""
-        check_same_dim(x, y)
+        check_pairwise(x, y)
         return x @ y.mT
 
     @full_precision
@@ -70,7 +70,7 @@ class Euclidean(Manifold):
     @full_precision
     def pairwise_distance(self, x: Tensor, y: Tensor) -> Tensor:
         """``|x - y|`` of every ``x`` ``(..., N, D)`` and every ``y`` ``(..., M, D)``, shape ``(..., N, M)``."""
-        check_same_dim(x, y)
+        check_pairwise(x, y)
         squares = dot(x, x).unsqueeze(-1) + dot(y, y).unsqueeze(-2)
         apart = squares - 2 * (x @ y.mT)
         close = apart.detach() <= CANCELLED[apart.dtype] * squares.detach()
@@ -95,7 +95,7 @@ class Euclidean(Manifold):
     @full_precision
     def pairwise_exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
         """:meth:`exterior_angle` at every ``x`` ``(..., N, D)`` toward every ``y`` ``(..., M, D)``: ``(..., N, M)``."""
-        check_same_dim(x, y)
+        check_pairwise(x, y)
         n, length = norm(x).unsqueeze(-1), norm(y).unsqueeze(-2)
         height = unit(x) @ y.mT
         across_sq = (length - height) * (length + height)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hyvlm.geometry import hyperboloid
-from hyvlm.geometry.manifold import MANIFOLDS, Manifold, check_same_dim
+from hyvlm.geometry.manifold import MANIFOLDS, Manifold, check_pairwise, check_same_dim
 from hyvlm.geometry.numerics import asinhc, dot, full_precision, nonzero, norm, sinhc, unit
 
 #: Longest lifted vector in units of the radius of curvature: beyond, squares of the points overflow.
@@ -80,7 +80,7 @@ class Lorentz(Manifold):
         return self.log_c.to(x.dtype).exp()
 
     def _pairwise(self, formula: Callable[[Tensor, Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:
-        check_same_dim(x, y)
+        check_pairwise(x, y)
         c = self._c(x)
         if c.dim() == 0:
             return formula(x, y, c)

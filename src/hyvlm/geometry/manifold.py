@@ -62,3 +62,13 @@ def check_same_dim(x: Tensor, y: Tensor) -> None:
         raise ValueError(
             f"points of different dimension: the last axes are {x.shape[-1]} and {y.shape[-1]}, they must agree"
         )
+
+
+def check_pairwise(x: Tensor, y: Tensor) -> None:
+    """Raise ValueError unless both are sets of points, ``(..., N, D)`` and ``(..., M, D)``, of one dimension."""
+    if x.ndim < 2 or y.ndim < 2:
+        raise ValueError(
+            "pairwise functions take points (..., N, D) and (..., M, D), "
+            f"got shapes {tuple(x.shape)} and {tuple(y.shape)}; a single point is (1, D)"
+        )
+    check_same_dim(x, y)

@@ -8,7 +8,7 @@ from typing import Literal
 from torch import Tensor
 
 from hyvlm.geometry.lorentz import Lorentz
-from hyvlm.geometry.manifold import MANIFOLDS, Manifold, check_same_dim
+from hyvlm.geometry.manifold import MANIFOLDS, Manifold, check_pairwise, check_same_dim
 from hyvlm.geometry.numerics import safe_sqrt
 
 
@@ -97,6 +97,7 @@ class ProductLorentz(Manifold):
 
     def pairwise_inner(self, x: Tensor, y: Tensor) -> Tensor:
         """:meth:`inner` of every ``x`` and ``y``: PHyCLIP's published read-out; it does not rank like the distance."""
+        check_pairwise(x, y)
         return self.factor.pairwise_inner(*self._split_pair(x, y)).sum(-1)
 
     def distance(self, x: Tensor, y: Tensor) -> Tensor:
@@ -108,6 +109,7 @@ class ProductLorentz(Manifold):
 
     def pairwise_distance(self, x: Tensor, y: Tensor) -> Tensor:
         """:meth:`distance` of every ``x`` ``(..., N, F * D)`` to every ``y`` ``(..., M, F * D)``: ``(..., N, M)``."""
+        check_pairwise(x, y)
         return self._combine(self.factor.pairwise_distance(*self._split_pair(x, y)))
 
     def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
@@ -116,6 +118,7 @@ class ProductLorentz(Manifold):
 
     def pairwise_exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
         """:meth:`Lorentz.pairwise_exterior_angle` in every factor, ``(..., N, M, F)``."""
+        check_pairwise(x, y)
         return self.factor.pairwise_exterior_angle(*self._split_pair(x, y))
 
     def half_aperture(self, x: Tensor) -> Tensor:

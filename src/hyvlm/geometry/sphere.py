@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hyvlm.geometry.manifold import MANIFOLDS, Manifold, check_same_dim
+from hyvlm.geometry.manifold import MANIFOLDS, Manifold, check_pairwise, check_same_dim
 from hyvlm.geometry.numerics import angle_of, full_precision, norm, unit
 from hyvlm.geometry.pairs import CANCELLED, replace_pairs
 
@@ -36,7 +36,7 @@ class Sphere(Manifold):
     @full_precision
     def pairwise_distance(self, x: Tensor, y: Tensor) -> Tensor:
         """Angle between every ``x`` and every ``y``; nearly parallel pairs are recomputed one by one."""
-        check_same_dim(x, y)
+        check_pairwise(x, y)
         cosine = unit(x) @ unit(y).mT
         no_direction = (norm(x) == 0).unsqueeze(-1) & (norm(y) == 0).unsqueeze(-2)
         parallel = (1 - cosine.detach().abs() <= CANCELLED[cosine.dtype]) | no_direction
@@ -46,7 +46,7 @@ class Sphere(Manifold):
     @full_precision
     def similarity(self, x: Tensor, y: Tensor) -> Tensor:
         """Cosine of every ``x`` ``(..., N, D)`` and every ``y`` ``(..., M, D)``, shape ``(..., N, M)``."""
-        check_same_dim(x, y)
+        check_pairwise(x, y)
         return x @ y.mT
 
     @full_precision
