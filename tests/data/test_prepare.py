@@ -180,10 +180,10 @@ def test_a_call_stopped_between_a_shard_and_its_report_goes_on(raw, tmp_path, mo
             raise KeyboardInterrupt
         write(path, content)
 
-    monkeypatch.setattr(prepare_module, "_write_json", stopping)
-    with pytest.raises(KeyboardInterrupt):
-        prepare_grit(raw, out, workers=1)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(prepare_module, "_write_json", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            prepare_grit(raw, out, workers=1)
     assert (out / "00000.tar").is_file()
     assert prepare_grit(raw, out, workers=1)["samples"] == 9
 

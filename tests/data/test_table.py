@@ -56,6 +56,52 @@ def test_images_may_lie_in_a_folder_beside_the_table(encoded, tmp_path):
     assert open_data(write(tmp_path / "t.csv", "image,caption\na.jpg,one\n"))[0].image.size == (40, 30)
 
 
+def test_each_image_is_looked_for_beside_the_table_and_then_in_images(encoded, tmp_path):
+    (tmp_path / "images").mkdir()
+    for name, colour in (("a.png", "red"), ("images/a.png", "blue"), ("images/b.png", "lime")):
+        (tmp_path / name).write_bytes(encoded(colour, form="PNG"))
+    rows = "image,caption\nb.png,one\na.png,two\nimages/a.png,three\ngone.png,four\n"
+    data = open_data(write(tmp_path / "t.csv", rows))
+    colours = [(data[i].key, data[i].image.getpixel((0, 0))) for i in range(len(data))]
+    assert colours == [("b.png", (0, 255, 0)), ("a.png", (255, 0, 0)), ("images/a.png", (0, 0, 255))]
+    assert data.dropped == {"image file is missing": 1}
+
+
+@pytest.mark.parametrize("caption", ["[indistinct]", "[one, two]", "[1, 2", "['a': 'b']", "[" * 5000 + "]" * 4999])
+def test_a_caption_that_only_looks_like_a_list_is_text(caption, images):
+    cell = caption.replace('"', '""')
+    data = open_data(write(images / "t.csv", f'image,caption\na.jpg,"{cell}"\n'))
+    assert texts(data) == {"a.jpg": [caption]}
+    assert not data.dropped
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ({"en": "one"}, "caption is not text"),
+        (5, "caption is not text"),
+        ([None, ["one"]], "caption is not text"),
+        ("a \ud83d", "text is not UTF-8"),
+        (["a \ud83d"], "text is not UTF-8"),
+    ],
+)
+def test_captions_of_no_use_are_counted_and_the_others_kept(fault, reason, images):
+    lines = [("a.jpg", fault), ("b.jpg", ["two", *(fault if isinstance(fault, list) else [fault])])]
+    rows = "\n".join(json.dumps({"image": image, "caption": caption}) for image, caption in lines)
+    data = open_data(write(images / "t.jsonl", rows))
+    assert texts(data) == {"b.jpg": ["two"]}
+    assert data.dropped == {reason: 2 * (len(fault) if isinstance(fault, list) else 1)}
+    assert f"row 1 of {images / 't.jsonl'}: {reason}" in data.dropped_examples
+
+
+def test_names_and_phrases_that_cannot_be_encoded_are_counted(images):
+    box = {"box": [1, 1, 30, 30], "text": "\ud83d", "unit": "pixel"}
+    lines = [{"image": "\ud83d.jpg", "caption": "one"}, {"image": "a.jpg", "caption": "two", "boxes": [box]}]
+    data = open_data(write(images / "t.jsonl", "\n".join(map(json.dumps, lines))))
+    assert data.dropped == {"image file is missing": 1}
+    assert [bad.reason for bad in data[0].dropped] == ["text is not UTF-8"]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -64,7 +110,11 @@ def test_images_may_lie_in_a_folder_beside_the_table(encoded, tmp_path):
         (b"image,caption\na.jpg,one\nb.jpg,caf\xe9\n", r"row 3 of .*t\.csv is not UTF-8 \(byte 0xe9\)"),
         ("image,caption\na.jpg,one, two\n", r"row 2 of .* more cells than the header"),
         ("image,caption\n", "no row with an image and a caption"),
-        ('image,caption\na.jpg,"[one, two]"\n', "row 2 .* looks like a list but is not one"),
+        ('image,caption\na.jpg,"one\nb.jpg,two\n', r"row 2 of .*t\.csv cannot be read, its quotes may not match"),
+        ('image,caption\nb.jpg,x\na.jpg,"one\nb.jpg,"two"\n', r"row 3 of .*t\.csv cannot be read"),
+        ('image,"caption\na.jpg,one\n', r"row 1 of .*t\.csv cannot be read"),
+        ("image,caption,caption\na.jpg,one,two\n", r"t\.csv has the column 'caption' more than once"),
+        ("image,caption,note,note\na.jpg,one,,\n", r"t\.csv has the column 'note' more than once"),
         ("image,caption,boxes\na.jpg,one,oops\n", r"the boxes in row 2 of .* are not \[\{"),
         (
             'image,caption,boxes\na.jpg,one,"[{""box"": [0,0,1,1], ""unit"": ""cm""}]"\n',
@@ -176,6 +226,11 @@ def test_a_table_that_is_not_there(tmp_path):
         open_data(str(tmp_path / "gone.csv"))
     with pytest.raises(ValueError, match=r"\.csv, \.tsv or \.jsonl"):
         open_data("table:captions.xls")
+    for location in ("", " "):
+        with pytest.raises(ValueError, match="table needs a file: table:/path"):
+            open_data(f"table:{location}")
+    with pytest.raises(ValueError, match=r"splits all, not 'train': leave the split out \(data\.split=null\)$"):
+        open_data("table:t.csv", split="train")
     with pytest.raises(ValueError, match="table offers the contents pairs, not 'classes'"):
         open_data("table:t.csv", content="classes")
 

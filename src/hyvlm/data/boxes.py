@@ -8,6 +8,7 @@ from functools import cached_property
 
 from PIL import Image
 
+from hyvlm.data.files import text_fault
 from hyvlm.types import BadSample, Part
 
 #: ``[x0, y0, x1, y1]`` in pixels, right and lower edge excluded.
@@ -55,10 +56,12 @@ def cut_part(
     """The part of ``image`` inside ``box``, named ``text``.
 
     Raises:
-        BadSample: As :func:`to_pixels`, or the phrase is empty.
+        BadSample: As :func:`to_pixels`, or the phrase is empty or cannot be encoded.
     """
     if not isinstance(text, str) or not text.strip():
         raise BadSample("empty phrase", where)
+    if fault := text_fault(text):
+        raise BadSample(fault, where)
     if not normalised and "full_size" in image.info and len(box) == 4:  # the image was decoded at a fraction of it
         scales = [now / full for now, full in zip(image.size, image.info["full_size"], strict=True)] * 2
         box = [v * s if isinstance(v, int | float) else v for v, s in zip(box, scales, strict=True)]

@@ -49,7 +49,8 @@ class Drops:
 def check_offer(kind: str, what: str, asked: str, offered: Sequence[str]) -> None:
     """Raise ValueError if ``asked`` (a content or a split) is not among ``offered``."""
     if asked not in offered:
-        raise ValueError(f"{kind} offers the {what}s {', '.join(offered)}, not {asked!r}")
+        hint = ": leave the split out (data.split=null)" if what == "split" and list(offered) == ["all"] else ""
+        raise ValueError(f"{kind} offers the {what}s {', '.join(offered)}, not {asked!r}{hint}")
 
 
 def need_folder(path: Path, kind: str) -> Path:
@@ -90,7 +91,7 @@ class Fingerprint:
         """Add a file under a name that does not depend on where the data set lies; False if it does not exist."""
         try:
             stat = path.stat()
-        except OSError:
+        except (OSError, ValueError):  # the latter for a name that no file can have
             return False
         self.update(name, str(stat.st_size), str(stat.st_mtime_ns))
         return True
@@ -146,14 +147,27 @@ def with_article(name: str) -> str:
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
+def text_fault(text: object) -> str | None:
+    """Why ``text`` is of no use as a caption or phrase; None if it is."""
+    if not isinstance(text, str):
+        return "caption is not text"
+    if not text.strip():
+        return "empty caption"
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # JSON can write half of a surrogate pair
+        return "text is not UTF-8"
+    return None
+
+
 def clean_texts(texts: Iterable[object]) -> list[str]:
-    """The texts that are strings with something in them, stripped."""
-    return [text.strip() for text in texts if isinstance(text, str) and text.strip()]
+    """The texts that are of use, stripped."""
+    return [text.strip() for text in texts if isinstance(text, str) and text_fault(text) is None]
 
 
-def need_caption(texts: Iterable[object], where: str) -> list[str]:
-    """As :func:`clean_texts`. Raises :class:`BadSample` if none is left."""
+def need_caption(texts: Sequence[object], where: str) -> list[str]:
+    """As :func:`clean_texts`. Raises :class:`BadSample` if none is left, with the first one's fault."""
     kept = clean_texts(texts)
     if not kept:
-        raise BadSample("empty caption", where)
+        raise BadSample(next(filter(None, map(text_fault, texts)), "empty caption"), where)
     return kept

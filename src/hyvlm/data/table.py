@@ -6,6 +6,7 @@ import ast
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 from hyvlm.data.boxes import boxes_are_normalised, cut_part
 from hyvlm.data.catalog import DATASETS, SampleSet
-from hyvlm.data.files import Drops, Fingerprint, ImageFolder, check_offer, clean_texts, existing
+from hyvlm.data.files import Drops, Fingerprint, ImageFolder, check_offer, clean_texts, existing, text_fault
 from hyvlm.types import BadSample, Sample
 
 UNITS = ("pixel", "normalised")
@@ -21,9 +22,13 @@ UNITS = ("pixel", "normalised")
 
 @dataclass
 class Entry:
-    """One image of the table. A box is ``(row, box, phrase, unit)``; the unit is None where the table does not say."""
+    """One image of the table. A box is ``(row, box, phrase, unit)``; the unit is None where the table does not say.
+
+    Of captions that cannot be used, those that are not just empty are counted in ``faults``.
+    """
 
     captions: list[str] = field(default_factory=list)
+    faults: int = 0
     boxes: list[tuple[int, list[float], object, str | None]] = field(default_factory=list)
 
 
@@ -35,11 +40,12 @@ class Table(SampleSet):
         drops, fingerprint = Drops(), Fingerprint("table")
         fingerprint.add_file(path.name, path)
         entries = _entries(path, drops)
-        base = _image_folder(path, entries)
-        found = existing(entries, base, fingerprint, drops)
-        self.rows = [(image, entry) for image, entry in entries.items() if image in found and entry.captions]
+        places = {image: _place(path.parent, image) for image in entries}
+        found = existing(places.values(), path.parent, fingerprint, drops)
+        entries = {image: entry for image, entry in entries.items() if places[image] in found}
+        self.rows = [(image, places[image], entry) for image, entry in entries.items() if entry.captions]
         for image, entry in entries.items():
-            if image in found and not entry.captions:
+            if not entry.captions and not entry.faults:
                 drops.add("empty caption", image)
         if not self.rows:
             raise ValueError(f"{path} has no row with an image and a caption")
@@ -49,7 +55,7 @@ class Table(SampleSet):
             for row, box, _, unit in entry.boxes
             if unit is None
         )
-        self.folder = ImageFolder(base)
+        self.folder = ImageFolder(path.parent)
         self.fingerprint = fingerprint.hexdigest()
         self.dropped, self.dropped_examples = drops.counts, drops.examples
         drops.report(name)
@@ -58,8 +64,8 @@ class Table(SampleSet):
         return len(self.rows)
 
     def __getitem__(self, index: int) -> Sample:
-        name, entry = self.rows[index]
-        sample = Sample(name, self.folder.load(name), texts=list(entry.captions))
+        name, place, entry = self.rows[index]
+        sample = Sample(name, self.folder.load(place), texts=list(entry.captions))
         for number, (_, box, phrase, unit) in enumerate(entry.boxes):
             normalised = unit == "normalised" if unit else bool(self.normalised)
             where = f"part {number} of sample {name!r}"
@@ -74,7 +80,8 @@ def read_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Rows of a table with their line numbers (from 1, the header included).
 
     Raises:
-        ValueError: The file is not UTF-8, a line is not JSON, or a column is missing; names the row.
+        ValueError: The file is not UTF-8, a line is not JSON, the quotes of a row do not match, or a column is missing
+            or comes twice; names the row.
     """
     text = _decode(path)
     if path.suffix.lower() == ".jsonl":
@@ -89,15 +96,20 @@ def read_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
                 _check_columns(row, f"row {number} of {path}")
                 yield number, row
         return
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    # strict, for else a quote that is never closed takes the rest of the file for one cell
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    last = 0
     try:
         _check_columns(reader.fieldnames or [], str(path))
+        last = reader.line_num
         for row in reader:
             if None in row:
                 raise ValueError(f"row {reader.line_num} of {path} has more cells than the header; quote commas")
-            yield reader.line_num, row
+            last = reader.line_num
+            yield last, row
     except csv.Error as error:
-        raise ValueError(f"row {reader.line_num} of {path}: {error}") from error
+        raise ValueError(f"row {last + 1} of {path} cannot be read, its quotes may not match: {error}") from error
 
 
 def _decode(path: Path) -> str:
@@ -115,6 +127,9 @@ def _check_columns(columns: Any, where: str) -> None:
     for column in ("image", "caption"):
         if column not in columns:
             raise ValueError(f"{where} has no column {column!r}; found: {', '.join(map(str, columns)) or 'nothing'}")
+    twice = [column for column, n in Counter(list(columns)).items() if n > 1 and column]  # spreadsheets add empty ones
+    if twice:
+        raise ValueError(f"{where} has the column {twice[0]!r} more than once")
 
 
 def _entries(path: Path, drops: Drops) -> dict[str, Entry]:
@@ -126,33 +141,33 @@ def _entries(path: Path, drops: Drops) -> dict[str, Entry]:
             drops.add("no image path", where)
             continue
         entry = entries.setdefault(image, Entry())
-        entry.captions += clean_texts(_texts(row["caption"], where))
+        texts = _texts(row["caption"])
+        entry.captions += clean_texts(texts)
+        for fault in map(text_fault, texts):
+            if fault and fault != "empty caption":  # an empty one counts only if the image is left with none
+                entry.faults += 1
+                drops.add(fault, where)
         known = [box[1:] for box in entry.boxes]  # rows that share an image may repeat its boxes
         entry.boxes += [box for box in _boxes(row.get("boxes"), number, where) if box[1:] not in known]
     return entries
 
 
-def _texts(cell: object, where: str) -> list[Any]:
-    """One caption, or a list of them as JSON or as Python writes it."""
-    if isinstance(cell, list):
-        return cell
-    text = str(cell or "").strip()
-    if not (text.startswith("[") and text.endswith("]")):
-        return [text]
-    value = _literal(text)
-    if not isinstance(value, list):
-        raise ValueError(f'the caption in {where} looks like a list but is not one; write ["a", "b"], got {text[:40]}')
-    return value
+def _texts(cell: object) -> list[Any]:
+    """One caption, or a list of them as JSON or as Python writes it; what only looks like a list is a caption."""
+    if not isinstance(cell, str):
+        return cell if isinstance(cell, list) else ["" if cell is None else cell]
+    text = cell.strip()
+    value = _literal(text) if text.startswith("[") and text.endswith("]") else None
+    return value if isinstance(value, list) else [text]
 
 
 def _literal(text: str) -> object:
-    try:
-        return json.loads(text)
-    except ValueError:
+    for read in (json.loads, ast.literal_eval):
         try:
-            return ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            return None
+            return read(text)
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            pass  # not written that way
+    return None
 
 
 def _boxes(cell: object, number: int, where: str) -> list[tuple[int, list[float], object, str | None]]:
@@ -178,26 +193,26 @@ def json_list(cell: object) -> list[Any] | None:
     return cell if isinstance(cell, list) else None
 
 
-def _image_folder(path: Path, entries: Mapping[str, Entry]) -> Path:
-    """Paths are relative to the table, or to ``images/`` beside it: whichever holds the first image that exists."""
-    for image in entries:
-        for base in (path.parent, path.parent / "images"):
-            if (base / image).is_file():
-                return base
-    return path.parent
+def _place(folder: Path, image: str) -> str:
+    """Where an image is, relative to the table's folder: there, else in ``images/`` beside the table."""
+    beside = str(Path("images", image))
+    return beside if not (folder / image).is_file() and (folder / beside).is_file() else image
 
 
 @DATASETS.register("table")
 def open_table(location: str, *, split: str | None = None, content: str = "pairs") -> SampleSet:
     """A CSV, TSV or JSONL file with columns image, caption and, optionally, boxes. Content: pairs.
 
-    ``image`` is relative to the table or to ``images/`` beside it; rows of one image are joined. ``caption`` is a text
-    or a list of texts. ``boxes`` is a JSON list of ``{"box": [x0, y0, x1, y1], "text": ..., "unit": ...}``; without
-    "unit" ("pixel" or "normalised") the file as a whole decides, see :func:`hyvlm.data.boxes.boxes_are_normalised`.
+    ``image`` is relative to the table, else to ``images/`` beside it; rows of one image are joined. ``caption`` is a
+    text or a list of texts. ``boxes`` is a JSON list of ``{"box": [x0, y0, x1, y1], "text": ..., "unit": ...}``;
+    without "unit" ("pixel" or "normalised") the file as a whole decides, see
+    :func:`hyvlm.data.boxes.boxes_are_normalised`.
     The file is UTF-8, with or without a byte order mark, with any line ends.
     """
     check_offer("table", "content", content, ["pairs"])
     check_offer("table", "split", split or "all", ["all"])
+    if not location.strip():
+        raise ValueError("table needs a file: table:/path/to/file.csv")
     path = Path(location)
     if path.suffix.lower() not in (".csv", ".tsv", ".jsonl"):
         raise ValueError(f"a table is a .csv, .tsv or .jsonl file, got {location!r}")
