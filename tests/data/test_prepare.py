@@ -292,3 +292,20 @@ def test_a_raw_shard_cut_short_gives_what_is_left(raw, tmp_path):
     report = prepare_grit(raw, tmp_path / "out", workers=1)
     assert report["dropped"]["shard is cut short"] == 1
     assert report["samples"] < 9
+
+
+def test_captions_that_a_processed_sample_cannot_hold_are_counted(encoded, write_tar, tmp_path):
+    captions = [CAPTION, [CAPTION, "two", 3], "a \ud83d"]
+    members = [
+        member
+        for i, caption in enumerate(captions)
+        for member in ((f"{i}.jpg", encoded(picture())), (f"{i}.json", {"caption": caption, "ref_exps": ROWS}))
+    ]
+    report = prepare_grit(write_tar(tmp_path / "raw.tar", members), tmp_path / "out", workers=1)
+    assert (report["read"], report["samples"]) == (3, 2)
+    assert report["dropped"] == {
+        "caption: caption is not text": 1,
+        "caption: processed samples have one caption": 1,
+        "text is not UTF-8": 1,
+        "part: phrase outside the caption": 3,
+    }

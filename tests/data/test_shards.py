@@ -175,6 +175,32 @@ def test_captions_that_are_empty_or_not_utf8_are_bad_samples(encoded, write_tar,
     ]
 
 
+def test_captions_of_a_json_may_be_a_list_and_must_be_text(encoded, write_tar, tmp_path):
+    captions = [["one", " ", "uno"], ["one", None, "a \ud83d"], 5, {"en": "one"}, [None], "a \ud83d", [], None]
+    members = [m for i, c in enumerate(captions) for m in ((f"{i}.jpg", encoded()), (f"{i}.json", {"caption": c}))]
+    members += [("8.jpg", encoded()), ("8.json", {"caption": 5}), ("8.txt", "by txt")]
+    path = write_tar(tmp_path / "0.tar", members)
+    data = open_data(str(path))
+    got = []
+    for i in range(len(data)):
+        try:
+            got.append(data[i].texts)
+        except BadSample as bad:
+            got.append(bad.reason)
+    faults = ["caption is not text"] * 3 + ["text is not UTF-8"] + ["empty caption"] * 2
+    assert got == [["one", "uno"], ["one"], *faults, ["by txt"]]
+    assert [str(bad) for bad in data[1].dropped] == [
+        f"caption 1 of sample '1' of {path}: caption is not text",
+        f"caption 2 of sample '1' of {path}: text is not UTF-8",
+    ]
+
+
+def test_shards_have_no_splits(plain, tmp_path):
+    path = plain(tmp_path / "0.tar")
+    with pytest.raises(ValueError, match=r"splits all, not 'train': leave the split out \(data\.split=null\)$"):
+        open_data(str(path), split="train")
+
+
 def test_a_broken_image_is_a_bad_sample_and_names_shard_and_key(encoded, write_tar, tmp_path):
     path = write_tar(
         tmp_path / "0.tar", [("a.jpg", b"no image"), ("a.txt", "text"), ("b.jpg", encoded()), ("b.txt", "b")]

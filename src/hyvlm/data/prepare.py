@@ -89,8 +89,8 @@ class Counts:
         self.dropped_examples = [*self.dropped_examples, *other["dropped_examples"]][:MAX_EXAMPLES]
 
     def lost(self) -> int:
-        """Samples (neither parts nor whole shards) that were dropped."""
-        return sum(n for reason, n in self.dropped.items() if not reason.startswith(("part: ", "shard ")))
+        """Samples (not parts, further captions or whole shards) that were dropped."""
+        return sum(n for reason, n in self.dropped.items() if not reason.startswith(("part: ", "caption: ", "shard ")))
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON (``asdict`` cannot copy a Counter)."""
@@ -282,8 +282,8 @@ def _parquet_records(unit: Unit, folder: Path, counts: Counts) -> Iterator[Recor
         key = str(row.get("key") or row.get("id") or number)
         where = f"row {number} (key {key!r}, id {row.get('id')!r}) of {unit.path}"
         try:
-            (caption,) = need_caption([row["caption"]], where)
-            yield Record(key, where, caption, {**row, "caption": caption}, _image_path(row, folder, where))
+            (caption,) = captions = need_caption(["" if row["caption"] is None else row["caption"]], where)
+            yield Record(key, where, captions, {**row, "caption": caption}, _image_path(row, folder, where))
         except BadSample as bad:
             counts.drop(bad)
 
@@ -314,8 +314,15 @@ def _write_sample(writer: TarWriter, record: Record, form: Form, counts: Counts,
     parts, bad_parts, overlapping = choose_parts(record.document, image, record.where, max_overlap=form.max_overlap)
     for bad_part in bad_parts:
         counts.drop(bad_part, "part: ")
+    further = [BadSample("processed samples have one caption", record.where)] * (len(record.captions) - 1)
+    for bad_caption in [*record.faults, *further]:
+        counts.drop(bad_caption, "caption: ")
     parts = parts[: form.max_parts]
-    members: dict[str, Any] = {"__key__": key, "child.jpg": _encode(image, form), "child.txt": record.caption.encode()}
+    members: dict[str, Any] = {
+        "__key__": key,
+        "child.jpg": _encode(image, form),
+        "child.txt": record.captions[0].encode(),
+    }
     for number, part in enumerate(parts):
         members[f"parent{number:03d}.jpg"] = _encode(part.image, form)
         members[f"parent{number:03d}.txt"] = part.text.encode()

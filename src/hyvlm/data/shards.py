@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,7 +20,7 @@ from PIL import Image
 
 from hyvlm.data.boxes import LazyPart
 from hyvlm.data.catalog import DATASETS, SampleSet
-from hyvlm.data.files import Drops, Fingerprint, check_offer, log, need_caption
+from hyvlm.data.files import Drops, Fingerprint, check_offer, clean_texts, log, need_caption, text_fault
 from hyvlm.data.grit import choose_parts
 from hyvlm.data.images import load_image
 from hyvlm.data.tarindex import ShardIndex, index_shard
@@ -70,31 +70,36 @@ class Shards(SampleSet):
         number = int(np.searchsorted(self.starts, index, side="right")) - 1
         shard, row = self.shards[number], index - int(self.starts[number])
         record = read_record(shard, row)
-        sample = Sample(record.key, load_image(record.image, record.where), [record.caption])
+        sample = Sample(record.key, load_image(record.image, record.where), record.captions)
         if "ref_exps" in record.document or "noun_chunks" in record.document:
             parts, sample.dropped, _ = choose_parts(record.document, sample.image, record.where)
             sample.parts = list(parts)
         else:
             _add_parts(sample, shard, row, record.where)
+        sample.dropped += record.faults
         return sample
 
 
 @dataclass
 class Record:
-    """A sample as it is stored: the caption, the document beside it (empty if there is none), the encoded image."""
+    """A sample as it is stored: captions, the document beside it (empty if there is none), the encoded image.
+
+    ``faults`` are further captions that are neither empty nor of use.
+    """
 
     key: str
     where: str
-    caption: str
+    captions: list[str]
     document: Mapping[str, Any]
     image: bytes | Path
+    faults: list[BadSample] = field(default_factory=list)
 
 
 def read_record(shard: ShardIndex, number: int) -> Record:
-    """Sample ``number`` of a shard; the caption of its json counts before that of its txt.
+    """Sample ``number`` of a shard; the captions of its json count before that of its txt.
 
     Raises:
-        BadSample: The caption is empty, or a text cannot be read.
+        BadSample: No caption is of use, or a text cannot be read.
         FileNotFoundError: The shard is gone.
     """
     row = shard.samples[number]
@@ -103,10 +108,15 @@ def read_record(shard: ShardIndex, number: int) -> Record:
     with _open(shard.path) as file:
         document = _document(file, row["json"], where)
         caption = document.get("caption")
-        if row["text"][1] and not (isinstance(caption, str) and caption.strip()):
-            caption = _text(file, row["text"], where)
-        (caption,) = need_caption([caption], where)
-        return Record(key, where, caption, document, _bytes(file, row["image"]))
+        texts = caption if isinstance(caption, list) else ["" if caption is None else caption]
+        if row["text"][1] and not clean_texts(texts):
+            texts = [_text(file, row["text"], where)]
+        faults = [
+            BadSample(fault, f"caption {n} of {where}")
+            for n, fault in enumerate(map(text_fault, texts))
+            if fault and fault != "empty caption"
+        ]
+        return Record(key, where, need_caption(texts, where), document, _bytes(file, row["image"]), faults)
 
 
 def _add_parts(sample: Sample, shard: ShardIndex, number: int, where: str) -> None:
