@@ -124,6 +124,58 @@ def test_coco_folders_that_lack_something(coco, tmp_path_factory):
         open_data(f"coco:{coco}", content="labels")
 
 
+BOX = {"id": 77, "image_id": 1, "category_id": 18, "bbox": [0, 0, 9, 9]}
+TEXT = {"id": 77, "image_id": 1, "caption": "more"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "entry"),
+    [
+        *(("captions", {k: v for k, v in TEXT.items() if k != gone}) for gone in ("caption", "image_id")),
+        *(("captions", TEXT | {"caption": caption}) for caption in (None, 5, ["one"])),
+        *(("instances", {k: v for k, v in BOX.items() if k != gone}) for gone in ("image_id", "category_id", "bbox")),
+        *(("instances", BOX | {"bbox": box}) for box in ([], [1, 2, 3], None, "box", [1, 2, 3, "4"])),
+        *(("instances", BOX | {"category_id": key}) for key in (999, None, [18])),
+        *((kind, BOX | TEXT | {"image_id": [1]}) for kind in ("captions", "instances")),
+    ],
+)
+def test_one_coco_annotation_that_cannot_be_read_is_a_counted_drop(kind, entry, coco):
+    path = coco / f"{kind}.json"
+    document = json.loads(path.read_text())
+    document["annotations"].insert(0, entry)
+    path.write_text(json.dumps(document))
+    for content, size in (("pairs", 2), ("labels", 3), ("classes", 5)):
+        data = open_data(f"coco:{coco}", content=content)
+        assert len(data) == size
+        assert data.dropped["annotation cannot be read"] == 1
+        assert f"annotation with id 77 of {path}: annotation cannot be read" in data.dropped_examples
+
+
+def test_other_coco_entries_that_cannot_be_read_are_counted(coco):
+    path = coco / "captions.json"
+    document = json.loads(path.read_text())
+    document["annotations"] += ["text", TEXT | {"caption": "a \ud83d"}]
+    document["images"] += [5, {"id": 9}, {"file_name": "9.png"}]
+    path.write_text(json.dumps(document))
+    reasons = {"annotation cannot be read": 1, "text is not UTF-8": 1, "image entry cannot be read": 3, "no caption": 1}
+    assert open_data(f"coco:{coco}").dropped == reasons
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"images": 5}, "its images are not a list"),
+        ({"annotations": {}}, "its annotations are not a list"),
+        ({"categories": [{"id": 1}]}, "its categories are not a list of entries with id and name"),
+    ],
+)
+def test_a_file_that_is_no_coco_json_is_named(change, message, coco):
+    path = coco / "instances.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ValueError, match=rf"instances\.json is not in COCO format: {message}"):
+        open_data(f"coco:{coco}")
+
+
 def voc_xml(*objects: tuple[str, tuple[int, int, int, int], int]) -> str:
     def node(name: str, box: tuple[int, ...], difficult: int) -> str:
         sides = "".join(f"<{s}>{v}</{s}>" for s, v in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True))
@@ -209,7 +261,38 @@ def test_class_folders(folders):
     assert [(data[i].key, data[i].labels) for i in range(len(data))] == [
         *(("cat/1.png", [0]), ("polar_bear/X.jpg", [2]), ("polar_bear/x.jpg", [2]))
     ]
-    assert data.dropped == {"suffix is not that of an image": 1}
+    assert data.dropped == {"suffix is not that of an image": 1, "hidden file": 1}
+
+
+def test_what_class_folders_leave_out_is_counted(folders, encoded, caplog):
+    (folders / "cat" / "kittens" / "small").mkdir(parents=True)
+    for name in ("kittens/1.png", "kittens/small/2.png", "kittens/small/notes"):
+        (folders / "cat" / name).write_bytes(encoded())
+    (folders / "cat" / "gone.png").symlink_to(folders / "nowhere.png")
+    (folders / "gone class").symlink_to(folders / "nowhere")
+    (folders / "LICENSE").write_text("text")
+    (folders / ".cache").mkdir()
+    data = open_data(f"folder:{folders}", content="classes")
+    assert len(data) == 3
+    reasons = {"file in a deeper folder": 3, "link to nothing": 2, "hidden file": 2}
+    assert data.dropped == {**reasons, "file beside the class folders": 1, "suffix is not that of an image": 1}
+    assert "left out: 3 file in a deeper folder" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["train", "val", "test"])
+def test_one_folder_named_like_a_split_is_told_about(name, encoded, tmp_path, caplog):
+    (tmp_path / name / "cat").mkdir(parents=True)
+    (tmp_path / name / "cat" / "a.png").write_bytes(encoded())
+    with pytest.raises(ValueError, match=f"found: {name}/; {name} is a split, not a class: give --split {name}"):
+        open_data(f"folder:{tmp_path}", content="classes")
+    (tmp_path / name / "b.png").write_bytes(encoded())
+    assert open_data(f"folder:{tmp_path}", content="classes").dropped == {"file in a deeper folder": 1}
+    assert f"one class only; {name} is a split, not a class: give --split {name}" in caplog.text
+
+
+def test_class_folders_without_splits_say_to_leave_the_split_out(folders):
+    with pytest.raises(ValueError, match=r"splits all, not 'train': leave the split out \(data\.split=null\)$"):
+        open_data(f"folder:{folders}", split="train", content="classes")
 
 
 def test_class_folders_inside_split_folders(folders, tmp_path_factory):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from hyvlm.data.boxes import cut_part
 from hyvlm.data.catalog import DATASETS, SampleSet
@@ -18,9 +19,12 @@ from hyvlm.data.files import (
     existing,
     need_folder,
     read_json,
+    text_fault,
     with_article,
 )
 from hyvlm.types import BadSample, Sample
+
+UNREADABLE = "annotation cannot be read"
 
 
 @dataclass
@@ -38,11 +42,8 @@ class Coco(SampleSet):
 
     def __init__(self, files: CocoFiles, name: str, split: str, content: str) -> None:
         self.name, self.split, self.content = name, split, content
-        try:
-            self.images, self.classes, self.parents = files.read(split)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{name}: an entry of the annotation files is not in COCO format: {error}") from error
         drops = Drops()
+        self.images, self.classes, self.parents = files.read(split, drops)
         folder = files.image_folder(split)
         fingerprint = Fingerprint("coco", split, content)
         for path in (files.captions(split), files.instances(split)):
@@ -114,7 +115,7 @@ class CocoFiles:
             return self._named
         files = [p for p in (self.captions("all"), self.instances("all")) if p.is_file()]
         images = [image for path in files for image in self._document(path)["images"]]
-        return ["all", *sorted({str(image["split"]) for image in images if "split" in image})]
+        return ["all", *sorted({str(i["split"]) for i in images if isinstance(i, dict) and "split" in i})]
 
     def default_split(self) -> str:
         """The whole of a flat folder; "val2017" or the only split of the published layout."""
@@ -142,51 +143,102 @@ class CocoFiles:
                 return self.root / option
         raise FileNotFoundError(f"coco: no image folder {' or '.join(str(self.root / o) for o in options)}")
 
-    def read(self, split: str) -> tuple[list[CocoImage], tuple[str, ...], dict[str, str]]:
-        """Images of ``split`` by id, class names, and the class taxonomy (class to supercategory)."""
-        images: dict[int, CocoImage] = {}
+    def read(self, split: str, drops: Drops) -> tuple[list[CocoImage], tuple[str, ...], dict[str, str]]:
+        """Images of ``split`` by id, class names, and the class taxonomy (class to supercategory).
+
+        Entries that cannot be read are counted in ``drops``.
+        """
+        images: dict[int | str, CocoImage] = {}
         classes: tuple[str, ...] = ()
         parents: dict[str, str] = {}
-        if self.instances(split).is_file():
-            document = self._document(self.instances(split))
-            self._add_images(document, split, images)
-            categories = sorted(document["categories"], key=lambda c: c["id"])
+        path = self.instances(split)
+        if path.is_file():
+            document = self._document(path)
+            self._add_images(document, split, images, drops, path)
+            categories = _categories(document, path)
             classes = tuple(c["name"] for c in categories)
             parents = {
                 c["name"]: c["supercategory"] for c in categories if c.get("supercategory", c["name"]) != c["name"]
             }
             label_of = {c["id"]: i for i, c in enumerate(categories)}
-            for entry in document["annotations"]:
-                if entry["image_id"] in images:
-                    label, image = label_of[entry["category_id"]], images[entry["image_id"]]
-                    if entry.get("iscrowd"):
-                        image.crowds.add(label)
-                    else:
-                        image.objects.append((label, entry["bbox"]))
-        if self.captions(split).is_file():
-            document = self._document(self.captions(split))
-            self._add_images(document, split, images)
-            for entry in document["annotations"]:
-                if entry["image_id"] in images:
-                    images[entry["image_id"]].captions.append(entry["caption"])
-        return [images[i] for i in sorted(images)], classes, parents
+            for image, entry in _annotations(document, images, drops, path):
+                label, box = label_of.get(_scalar(entry.get("category_id"))), entry.get("bbox")
+                if label is not None and entry.get("iscrowd"):
+                    image.crowds.add(label)
+                elif label is not None and _is_box(box):
+                    image.objects.append((label, box))
+                else:
+                    drops.add(UNREADABLE, _where(entry, path))
+        path = self.captions(split)
+        if path.is_file():
+            document = self._document(path)
+            self._add_images(document, split, images, drops, path)
+            for image, entry in _annotations(document, images, drops, path):
+                fault = text_fault(entry.get("caption"))
+                if fault in (None, "empty caption"):  # the latter counts only if the image is left with none
+                    image.captions.append(entry["caption"])
+                else:
+                    drops.add(UNREADABLE if fault == "caption is not text" else str(fault), _where(entry, path))
+        return [images[i] for i in sorted(images, key=lambda i: (isinstance(i, str), i))], classes, parents
 
-    def _add_images(self, document: dict[str, Any], split: str, images: dict[int, CocoImage]) -> None:
-        for entry in document["images"]:
-            if not self.flat or split in ("all", entry.get("split")):
-                images.setdefault(entry["id"], CocoImage(entry["file_name"]))
+    def _add_images(
+        self, document: dict[str, Any], split: str, images: dict[int | str, CocoImage], drops: Drops, path: Path
+    ) -> None:
+        for number, entry in enumerate(document["images"]):
+            entry = entry if isinstance(entry, dict) else {}
+            key, name = _scalar(entry.get("id")), entry.get("file_name")
+            if key is None or not isinstance(name, str):
+                drops.add("image entry cannot be read", f"image {number} (id {entry.get('id')!r}) of {path}")
+            elif not self.flat or split in ("all", entry.get("split")):
+                images.setdefault(key, CocoImage(name))
 
     def _document(self, path: Path) -> dict[str, Any]:
         document = read_json(path)
         missing = {"images", "annotations"} - set(document if isinstance(document, dict) else ())
         if missing:
             raise ValueError(f"{path} is not in COCO format: it lacks {' and '.join(sorted(missing))}")
+        for field_name in ("images", "annotations"):
+            if not isinstance(document[field_name], list):
+                raise ValueError(f"{path} is not in COCO format: its {field_name} are not a list")
         return document
 
 
+def _categories(document: dict[str, Any], path: Path) -> list[dict[str, Any]]:
+    """Categories in the order of their ids."""
+    try:
+        categories = sorted(document["categories"], key=lambda c: c["id"])
+        if all(isinstance(c["name"], str) and _scalar(c["id"]) is not None for c in categories):
+            return categories
+    except (KeyError, TypeError):
+        pass  # said below
+    raise ValueError(f"{path} is not in COCO format: its categories are not a list of entries with id and name")
+
+
+def _annotations(
+    document: dict[str, Any], images: dict[int | str, CocoImage], drops: Drops, path: Path
+) -> Iterator[tuple[CocoImage, dict[str, Any]]]:
+    """Annotations with their images; those of the images of other splits are passed over."""
+    for number, entry in enumerate(document["annotations"]):
+        key = _scalar(entry.get("image_id")) if isinstance(entry, dict) else None
+        if key is None:
+            drops.add(UNREADABLE, _where(entry, path) if isinstance(entry, dict) else f"annotation {number} of {path}")
+        elif key in images:
+            yield images[key], entry
+
+
+def _where(entry: dict[str, Any], path: Path) -> str:
+    return f"annotation with id {entry.get('id')!r} of {path}"
+
+
+def _scalar(key: object) -> int | str | None:
+    return key if isinstance(key, int | str) else None
+
+
+def _is_box(box: object) -> TypeGuard[list[float]]:
+    return isinstance(box, list) and len(box) == 4 and all(isinstance(v, int | float) for v in box)
+
+
 def _corners(box: list[float]) -> list[float]:
-    if len(box) != 4:
-        return box
     x, y, width, height = box
     return [x, y, x + width, y + height]
 
