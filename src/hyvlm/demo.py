@@ -72,7 +72,7 @@ def demo(out: Path, *, seed: int = 0, overrides: list[str] | None = None) -> Pat
         The report, ``report.md``; its figures lie beside it.
     """
     start = time.monotonic()
-    check_folder(out.parent, "--out")
+    check_folder(out.parent, "the run folder")
     out = free_folder(out)
     config = load_config(RECIPE, [*(overrides or []), f"train.seed={seed}"])
     untrained = measure(new_model(config), config)

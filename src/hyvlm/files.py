@@ -13,10 +13,11 @@ def write_text(path: Path, text: str) -> None:
     os.replace(draft, path)
 
 
-def check_folder(path: Path, option: str) -> None:
-    """Raise ValueError if nothing can be written into the folder ``path``, which need not exist yet."""
-    nearest = next(p for p in (path, *path.absolute().parents) if p.exists() or p.is_symlink())
+def check_folder(folder: str | Path, what: str) -> None:
+    """Raise ValueError, naming the path, unless ``folder`` is a writable folder or could be made; it makes none."""
+    path = Path(folder).absolute()
+    nearest = next(p for p in (path, *path.parents) if p.exists())
     if not nearest.is_dir():
-        raise ValueError(f"{option} {path}: {nearest} is a file, a folder is needed")
+        raise ValueError(f"{what} {folder} cannot be a folder: {nearest} is a file")
     if not os.access(nearest, os.W_OK | os.X_OK):
-        raise ValueError(f"{option} {path}: {nearest} cannot be written to")
+        raise ValueError(f"{what} {folder} cannot be written: no permission to write in {nearest}")

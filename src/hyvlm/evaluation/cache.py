@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from hyvlm.evaluation.folders import check_folder
+from hyvlm.files import check_folder
 
 
 @dataclass

@@ -16,9 +16,9 @@ from hyvlm.data.catalog import SampleSet, open_data
 from hyvlm.evaluation import classification, hierarchy, multilabel, order, retrieval  # noqa: F401  (they register)
 from hyvlm.evaluation.cache import EmbeddingCache
 from hyvlm.evaluation.embed import Embedder
-from hyvlm.evaluation.folders import check_folder
 from hyvlm.evaluation.report import Result, read_results, write_results
 from hyvlm.evaluation.task import TASKS, Task
+from hyvlm.files import check_folder
 from hyvlm.models import DualEncoder, Tokenizer
 
 

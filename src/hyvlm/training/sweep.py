@@ -83,7 +83,7 @@ def sweep(recipe: str, overrides: list[str], out: Path, *, seeds: int) -> Table:
     }
     if not all(config.eval for config in configs.values()):
         raise ValueError(f"recipe {recipe} lists no evaluation under 'eval', so its runs cannot be compared")
-    check_folder(out, "--out")
+    check_folder(out, "the run folder")
     scores: dict[str, list[dict[str, float]]] = {}
     for (name, seed), config in configs.items():
         folder = out / name / f"seed_{seed}"

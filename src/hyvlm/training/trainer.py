@@ -124,7 +124,7 @@ class Trainer:
 
     def __init__(self, config: Config, out: Path, *, resume: Path | None = None) -> None:
         self.config, self.out = config, out
-        check_folder(out, "--out")
+        check_folder(out, "the run folder")
         checkpoint = find_checkpoint(resume) if resume else None
         if checkpoint is None and (out / "checkpoints").is_dir():
             raise ValueError(
