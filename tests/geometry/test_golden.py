@@ -27,7 +27,7 @@ def lorentz(c: float, dtype: torch.dtype = torch.float64) -> Lorentz:
     return manifold
 
 
-def close(found: Tensor, expected: np.ndarray, *, rel: float = 0.0, abs: float = 0.0) -> None:
+def assert_close(found: Tensor, expected: np.ndarray, *, rel: float = 0.0, abs: float = 0.0) -> None:
     """Compare entries that are defined (not NaN)."""
     defined = ~np.isnan(expected)
     assert defined.any()
@@ -37,11 +37,11 @@ def close(found: Tensor, expected: np.ndarray, *, rel: float = 0.0, abs: float =
 @pytest.mark.parametrize(("i", "c"), CURVATURES)
 def test_maps_and_radii(i: int, c: float) -> None:
     manifold, points = lorentz(c), given("points")
-    close(manifold.expmap0(given("tangent")), GOLDEN["exp_space"][i], rel=1e-13)
-    close(manifold.lift(given("tangent")), GOLDEN["exp_space"][i], rel=1e-13)
-    close(manifold.logmap0(points), GOLDEN["log_space"][i], rel=1e-13)
-    close(manifold.time(points), GOLDEN["time"][i], rel=1e-13)
-    close(manifold.radius(points), GOLDEN["origin_dist"][i], rel=1e-13)
+    assert_close(manifold.expmap0(given("tangent")), GOLDEN["exp_space"][i], rel=1e-13)
+    assert_close(manifold.lift(given("tangent")), GOLDEN["exp_space"][i], rel=1e-13)
+    assert_close(manifold.logmap0(points), GOLDEN["log_space"][i], rel=1e-13)
+    assert_close(manifold.time(points), GOLDEN["time"][i], rel=1e-13)
+    assert_close(manifold.radius(points), GOLDEN["origin_dist"][i], rel=1e-13)
 
 
 @pytest.mark.parametrize(("i", "c"), CURVATURES)
@@ -51,8 +51,8 @@ def test_half_aperture(i: int, c: float) -> None:
     flat = Euclidean(aperture_radius=2 * float(GOLDEN["K"]) / np.sqrt(c))
     for manifold, name in ((lorentz(c), "half_aperture"), (flat, "euclid_half_aperture")):
         found, expected = manifold.half_aperture(points), GOLDEN[name][i]
-        close(found[~on_edge], expected[~on_edge], abs=1e-13)
-        close(found, expected, abs=2e-8)
+        assert_close(found[~on_edge], expected[~on_edge], abs=1e-13)
+        assert_close(found, expected, abs=2e-8)
     assert np.array_equal(
         lorentz(c).saturated(points).numpy()[~on_edge], GOLDEN["half_aperture_saturated"][i][~on_edge]
     )
@@ -61,8 +61,8 @@ def test_half_aperture(i: int, c: float) -> None:
 @pytest.mark.parametrize(("i", "c"), CURVATURES)
 def test_pairwise(i: int, c: float) -> None:
     manifold, x, y = lorentz(c), given("pw_x"), given("pw_y")
-    close(manifold.pairwise_inner(x, y), GOLDEN["pw_inner"][i], rel=1e-13)
-    close(manifold.pairwise_distance(x, y), GOLDEN["pw_dist"][i], rel=1e-11, abs=1e-15)
+    assert_close(manifold.pairwise_inner(x, y), GOLDEN["pw_inner"][i], rel=1e-13)
+    assert_close(manifold.pairwise_distance(x, y), GOLDEN["pw_dist"][i], rel=1e-11, abs=1e-15)
 
 
 @pytest.mark.parametrize(("i", "c"), CURVATURES)
@@ -70,22 +70,22 @@ def test_pairs(i: int, c: float) -> None:
     manifold, x, y = lorentz(c), given("pair_x"), given("pair_y")
     cancelling = np.array(["coincident" in label and "norm_1e3" in label for label in LABEL])
     inner = manifold.inner(x, y)
-    close(inner[~cancelling], GOLDEN["pair_inner"][i][~cancelling], rel=1e-13)
-    close(inner[cancelling], GOLDEN["pair_inner"][i][cancelling], abs=1e-7)
-    close(manifold.distance(x, y), GOLDEN["pair_dist"][i], rel=1e-11)
+    assert_close(inner[~cancelling], GOLDEN["pair_inner"][i][~cancelling], rel=1e-13)
+    assert_close(inner[cancelling], GOLDEN["pair_inner"][i][cancelling], abs=1e-7)
+    assert_close(manifold.distance(x, y), GOLDEN["pair_dist"][i], rel=1e-11)
     near = np.array([label.startswith("near_coincident") for label in LABEL])
     angle = manifold.exterior_angle(x, y)
-    close(angle[~near], GOLDEN["pair_ext"][i][~near], abs=1e-10)
-    close(angle[near], GOLDEN["pair_ext"][i][near], abs=1e-6)
+    assert_close(angle[~near], GOLDEN["pair_ext"][i][~near], abs=1e-10)
+    assert_close(angle[near], GOLDEN["pair_ext"][i][near], abs=1e-6)
 
 
 def test_flat_pairs() -> None:
     manifold, x, y = Euclidean(), given("pair_x"), given("pair_y")
-    close(manifold.distance(x, y), GOLDEN["pair_euclid_dist"], rel=1e-11)
+    assert_close(manifold.distance(x, y), GOLDEN["pair_euclid_dist"], rel=1e-11)
     near = np.array([label.startswith("near_coincident") for label in LABEL])
     angle = manifold.exterior_angle(x, y)
-    close(angle[~near], GOLDEN["pair_euclid_ext"][~near], abs=1e-10)
-    close(angle[near], GOLDEN["pair_euclid_ext"][near], abs=1e-6)
+    assert_close(angle[~near], GOLDEN["pair_euclid_ext"][~near], abs=1e-10)
+    assert_close(angle[near], GOLDEN["pair_euclid_ext"][near], abs=1e-6)
 
 
 @pytest.mark.parametrize(("i", "c"), CURVATURES)
@@ -105,10 +105,10 @@ def test_ratios_of_curved_to_flat(i: int, c: float) -> None:
     v1 = torch.from_numpy(np.stack([r1, np.zeros_like(r1)], -1))
     v2 = torch.from_numpy(np.stack([r2 * np.cos(theta), r2 * sine], -1))
     x, y = manifold.lift(v1), manifold.lift(v2)
-    close(manifold.distance(x, y) / flat.distance(v1, v2), GOLDEN["ratio_d"][i], rel=1e-9)
-    close(manifold.exterior_angle(x, y) / flat.exterior_angle(v1, v2), GOLDEN["ratio_ext"][i], rel=1e-9)
+    assert_close(manifold.distance(x, y) / flat.distance(v1, v2), GOLDEN["ratio_d"][i], rel=1e-9)
+    assert_close(manifold.exterior_angle(x, y) / flat.exterior_angle(v1, v2), GOLDEN["ratio_ext"][i], rel=1e-9)
     r = given("aper_r").unsqueeze(-1)
-    close(manifold.half_aperture(manifold.lift(r)) / flat.half_aperture(r), GOLDEN["ratio_aper"][i], abs=1e-13)
+    assert_close(manifold.half_aperture(manifold.lift(r)) / flat.half_aperture(r), GOLDEN["ratio_aper"][i], abs=1e-13)
 
 
 def gradients(name: str, manifold: Lorentz) -> np.ndarray:
@@ -143,15 +143,15 @@ def test_gradients(i: int, c: float, name: str, key: str) -> None:
 def test_float32_on_generic_pairs(i: int, c: float) -> None:
     dtype = torch.float32
     manifold, x, y = lorentz(c, dtype), given("pair_x", dtype)[GENERIC], given("pair_y", dtype)[GENERIC]
-    close(manifold.inner(x, y), GOLDEN["pair_inner"][i][GENERIC], rel=1e-5)
-    close(manifold.distance(x, y), GOLDEN["pair_dist"][i][GENERIC], rel=1e-5)
-    close(manifold.exterior_angle(x, y), GOLDEN["pair_ext"][i][GENERIC], rel=1e-5)
-    close(manifold.pairwise_distance(x, y).diagonal(), GOLDEN["pair_dist"][i][GENERIC], rel=1e-5)
-    close(manifold.pairwise_exterior_angle(x, y).diagonal(), GOLDEN["pair_ext"][i][GENERIC], rel=1e-5)
+    assert_close(manifold.inner(x, y), GOLDEN["pair_inner"][i][GENERIC], rel=1e-5)
+    assert_close(manifold.distance(x, y), GOLDEN["pair_dist"][i][GENERIC], rel=1e-5)
+    assert_close(manifold.exterior_angle(x, y), GOLDEN["pair_ext"][i][GENERIC], rel=1e-5)
+    assert_close(manifold.pairwise_distance(x, y).diagonal(), GOLDEN["pair_dist"][i][GENERIC], rel=1e-5)
+    assert_close(manifold.pairwise_exterior_angle(x, y).diagonal(), GOLDEN["pair_ext"][i][GENERIC], rel=1e-5)
     generic = GOLDEN["points_label"] == "generic"
     points = given("points", dtype)[generic]
-    close(manifold.logmap0(points), GOLDEN["log_space"][i][generic], rel=1e-5)
-    close(manifold.radius(points), GOLDEN["origin_dist"][i][generic], rel=1e-5)
-    close(manifold.half_aperture(points), GOLDEN["half_aperture"][i][generic], rel=1e-5)
+    assert_close(manifold.logmap0(points), GOLDEN["log_space"][i][generic], rel=1e-5)
+    assert_close(manifold.radius(points), GOLDEN["origin_dist"][i][generic], rel=1e-5)
+    assert_close(manifold.half_aperture(points), GOLDEN["half_aperture"][i][generic], rel=1e-5)
     generic = GOLDEN["tangent_label"] == "generic"
-    close(manifold.lift(given("tangent", dtype)[generic]), GOLDEN["exp_space"][i][generic], rel=1e-5)
+    assert_close(manifold.lift(given("tangent", dtype)[generic]), GOLDEN["exp_space"][i][generic], rel=1e-5)

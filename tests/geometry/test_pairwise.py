@@ -40,7 +40,7 @@ def hard_points(dtype: torch.dtype, seed: int = 0) -> tuple[Tensor, Tensor]:
     return x.to(dtype).requires_grad_(), y.to(dtype).requires_grad_()
 
 
-def compare(manifold: Manifold, name: str, x: Tensor, y: Tensor) -> None:
+def check_against_paired(manifold: Manifold, name: str, x: Tensor, y: Tensor) -> None:
     tolerance = TOLERANCE[x.dtype]
     found = getattr(manifold, name)(x, y)
     expected = getattr(manifold, PAIRED[name])(x.unsqueeze(-2), y.unsqueeze(-3))
@@ -64,21 +64,23 @@ def compare(manifold: Manifold, name: str, x: Tensor, y: Tensor) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("manifold", "name"), FUNCTIONS)
 def test_equals_paired(manifold: str, name: str, dtype: torch.dtype) -> None:
-    compare(MANIFOLDS[manifold]().to(dtype), name, *hard_points(dtype))
+    check_against_paired(MANIFOLDS[manifold]().to(dtype), name, *hard_points(dtype))
 
 
 @pytest.mark.parametrize(("manifold", "name"), FUNCTIONS)
 def test_leading_axes(manifold: str, name: str) -> None:
     x, y = hard_points(torch.float64)
     x, y = x.detach().reshape(4, 10, 6), y.detach().reshape(4, 9, 6)
-    compare(MANIFOLDS[manifold]().double(), name, x.requires_grad_(), y.requires_grad_())
-    compare(MANIFOLDS[manifold]().double(), name, x.detach()[:1].requires_grad_(), y.detach().requires_grad_())
+    check_against_paired(MANIFOLDS[manifold]().double(), name, x.requires_grad_(), y.requires_grad_())
+    check_against_paired(
+        MANIFOLDS[manifold]().double(), name, x.detach()[:1].requires_grad_(), y.detach().requires_grad_()
+    )
 
 
 @pytest.mark.parametrize(("manifold", "name"), FUNCTIONS)
 def test_recomputed_in_several_steps(manifold: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pairs, "_CHUNK_ON_CPU", 6 * 7)
-    compare(MANIFOLDS[manifold]().double(), name, *hard_points(torch.float64))
+    check_against_paired(MANIFOLDS[manifold]().double(), name, *hard_points(torch.float64))
 
 
 def test_equal_points_are_at_distance_zero() -> None:
@@ -97,7 +99,9 @@ def test_collapsed_batch(manifold: str, dtype: torch.dtype, spread: float) -> No
     middle = torch.randn(1, 8, generator=g, dtype=torch.float64)
     x, y = ((middle + spread * torch.randn(n, 8, generator=g, dtype=torch.float64)).to(dtype) for n in (48, 40))
     for name in ("pairwise_distance", "pairwise_exterior_angle"):
-        compare(MANIFOLDS[manifold]().to(dtype), name, x.clone().requires_grad_(), y.clone().requires_grad_())
+        check_against_paired(
+            MANIFOLDS[manifold]().to(dtype), name, x.clone().requires_grad_(), y.clone().requires_grad_()
+        )
 
 
 def test_collapsed_batch_needs_few_single_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
