@@ -13,7 +13,7 @@ from hyvlm.data.catalog import DATASETS, SampleSet
 from hyvlm.data.files import (
     Drops,
     Fingerprint,
-    ImageFolder,
+    ObjectImages,
     check_offer,
     clean_texts,
     existing,
@@ -37,7 +37,7 @@ class CocoImage:
     crowds: set[int] = field(default_factory=set)
 
 
-class Coco(SampleSet):
+class Coco(ObjectImages):
     """Images in the order of their ids; for content "classes" one crop an object, in the order of the file."""
 
     def __init__(self, files: CocoFiles, name: str, split: str, content: str) -> None:
@@ -57,19 +57,9 @@ class Coco(SampleSet):
                     drops.add("no caption", image.name)
             self.images = [image for image in self.images if clean_texts(image.captions)]
         self.objects = [(i, k) for i, image in enumerate(self.images) for k in range(len(image.objects))]
-        if not len(self):
-            raise ValueError(f"{name}: no image of split {split!r} has what content {content!r} needs")
-        self.folder = ImageFolder(folder)
-        self.fingerprint = fingerprint.hexdigest()
-        self.dropped, self.dropped_examples = drops.counts, drops.examples
-        drops.report(name)
+        self.finish(folder, fingerprint, drops)
 
-    def __len__(self) -> int:
-        return len(self.objects if self.content == "classes" else self.images)
-
-    def __getitem__(self, index: int) -> Sample:
-        if self.content == "classes":
-            return self._crop(*self.objects[index])
+    def _whole(self, index: int) -> Sample:
         image = self.images[index]
         sample = Sample(image.name, self.folder.load(image.name))
         if self.content == "labels":

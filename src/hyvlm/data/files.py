@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,8 +13,9 @@ from typing import Any
 
 from PIL import Image
 
+from hyvlm.data.catalog import SampleSet
 from hyvlm.data.images import load_image
-from hyvlm.types import BadSample
+from hyvlm.types import BadSample, Sample
 
 log = logging.getLogger("hyvlm.data")
 
@@ -138,6 +140,41 @@ class ImageFolder:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"folder": self.folder, "_last": None}
+
+
+class ObjectImages(SampleSet):
+    """What sets of images with object boxes share.
+
+    Attributes:
+        content: For "classes" a sample is the crop of one object, else a whole image.
+        images: One entry an image.
+        objects: Image and place in it of every object that can be cut out.
+    """
+
+    content: str
+    images: Sequence[Any]
+    objects: Sequence[tuple[int, int]]
+
+    def finish(self, folder: Path, fingerprint: Fingerprint, drops: Drops) -> None:
+        """Take over what was found while opening. Raises ValueError if no sample is left."""
+        if not len(self):
+            raise ValueError(f"{self.name}: no image of split {self.split!r} has what content {self.content!r} needs")
+        self.folder = ImageFolder(folder)
+        self.fingerprint = fingerprint.hexdigest()
+        self.dropped, self.dropped_examples = drops.counts, drops.examples
+        drops.report(self.name)
+
+    def __len__(self) -> int:
+        return len(self.objects if self.content == "classes" else self.images)
+
+    def __getitem__(self, index: int) -> Sample:
+        return self._crop(*self.objects[index]) if self.content == "classes" else self._whole(index)
+
+    @abstractmethod
+    def _whole(self, index: int) -> Sample: ...
+
+    @abstractmethod
+    def _crop(self, index: int, number: int) -> Sample: ...
 
 
 def with_article(name: str) -> str:

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 from hyvlm.data.boxes import cut_part
 from hyvlm.data.catalog import DATASETS, SampleSet
-from hyvlm.data.files import Drops, Fingerprint, ImageFolder, check_offer, existing, need_folder, with_article
+from hyvlm.data.files import Drops, Fingerprint, ObjectImages, check_offer, existing, need_folder, with_article
 from hyvlm.types import BadSample, Sample
 
 #: The twenty classes as VOC writes them.
@@ -28,7 +28,7 @@ class VocObject:
     difficult: bool
 
 
-class Voc(SampleSet):
+class Voc(ObjectImages):
     """Images in the order of the split's list; for content "classes" one crop an object, in the order of the files."""
 
     def __init__(self, root: Path, name: str, split: str, content: str, ids: list[str]) -> None:
@@ -57,19 +57,9 @@ class Voc(SampleSet):
         self.objects = [
             (i, k) for i, (_, objects) in enumerate(self.images) for k, o in enumerate(objects) if not o.difficult
         ]
-        if not len(self):
-            raise ValueError(f"{name}: no image of split {split!r} has what content {content!r} needs")
-        self.folder = ImageFolder(folder)
-        self.fingerprint = fingerprint.hexdigest()
-        self.dropped, self.dropped_examples = drops.counts, drops.examples
-        drops.report(name)
+        self.finish(folder, fingerprint, drops)
 
-    def __len__(self) -> int:
-        return len(self.objects if self.content == "classes" else self.images)
-
-    def __getitem__(self, index: int) -> Sample:
-        if self.content == "classes":
-            return self._crop(*self.objects[index])
+    def _whole(self, index: int) -> Sample:
         key, objects = self.images[index]
         sample = Sample(key, self.folder.load(f"{key}.jpg"))
         clear = [o for o in objects if not o.difficult]
