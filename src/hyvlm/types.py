@@ -15,12 +15,17 @@ Scores = dict[str, float]
 GROUP_OF_VIEW = {"image": "whole", "text": "whole", "part_image": "part", "part_text": "part"}
 
 
+def encodable(text: str) -> str:
+    """``text`` with what UTF-8 cannot encode (half of a surrogate pair, from JSON or a file name) written out."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 class BadSample(Exception):
     """One sample cannot be used. ``reason`` is a short fixed phrase that counts are kept under, ``where`` the place."""
 
     def __init__(self, reason: str, where: str) -> None:
         super().__init__(reason, where)  # both, so that it survives pickling on its way out of a loader's process
-        self.reason, self.where = reason, where
+        self.reason, self.where = reason, encodable(where)
 
     def __str__(self) -> str:
         return f"{self.where}: {self.reason}"

@@ -100,6 +100,7 @@ def test_names_and_phrases_that_cannot_be_encoded_are_counted(images):
     data = open_data(write(images / "t.jsonl", "\n".join(map(json.dumps, lines))))
     assert data.dropped == {"image file is missing": 1}
     assert [bad.reason for bad in data[0].dropped] == ["text is not UTF-8"]
+    assert data.dropped_examples == ["\\ud83d.jpg: image file is missing"]  # written out: reports are UTF-8 files
 
 
 @pytest.mark.parametrize(

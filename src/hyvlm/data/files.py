@@ -15,7 +15,7 @@ from PIL import Image
 
 from hyvlm.data.catalog import SampleSet
 from hyvlm.data.images import load_image
-from hyvlm.types import BadSample, Sample
+from hyvlm.types import BadSample, Sample, encodable
 
 log = logging.getLogger("hyvlm.data")
 
@@ -34,7 +34,7 @@ class Drops:
         """Count one sample, file or part."""
         self.counts[reason] += 1
         if len(self.examples) < MAX_EXAMPLES:
-            self.examples.append(f"{where}: {reason}")
+            self.examples.append(f"{encodable(where)}: {reason}")
 
     def merge(self, other: Drops) -> None:
         """Add the counts of ``other``."""
