@@ -104,9 +104,7 @@ def evaluate(
     resize: Annotated[str | None, typer.Option("--resize", help="squash to a square, or crop the centre")] = None,
     image_size: Annotated[int | None, typer.Option("--image-size", min=1, help="Side of images in pixels")] = None,
     part_size: Annotated[int | None, typer.Option("--part-size", min=1, help="Side of part crops in pixels")] = None,
-    device: Annotated[
-        str | None, typer.Option("--device", help="cpu, cuda, ...; default: the fastest")
-    ] = None,
+    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, ...; default: the fastest")] = None,
     cache: Annotated[Path | None, typer.Option("--cache", help="Folder that keeps embeddings between calls")] = None,
     out: Out = None,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 64,
