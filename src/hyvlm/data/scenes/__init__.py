@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hyvlm.data.catalog import DATASETS, SampleSet
-from hyvlm.data.scene_render import CANVAS, render
-from hyvlm.data.scene_text import Wording
-from hyvlm.data.scene_world import (
+from hyvlm.data.scenes.drawing import CANVAS, render
+from hyvlm.data.scenes.text import Wording
+from hyvlm.data.scenes.world import (
     COLOURS,
     LEAF_CLASSES,
     MATERIALS,

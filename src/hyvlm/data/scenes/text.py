@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hyvlm.data.scene_world import FAMILIES, OPPOSITE, HardNegative, Relation, SceneObject, Stream, swapped, swaps
+from hyvlm.data.scenes.world import FAMILIES, OPPOSITE, HardNegative, Relation, SceneObject, Stream, swapped, swaps
 
 _NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five"}
 #: How many relations the longest caption tells, by the number of objects; so it fits CLIP's 77 tokens.

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from hyvlm.data.scene_world import FAMILIES, Scene, SceneObject, Stream, seed_of
+from hyvlm.data.scenes.world import FAMILIES, Scene, SceneObject, Stream, seed_of
 
 Floats = NDArray[np.floating]
 Plane = tuple[Floats, Floats]
