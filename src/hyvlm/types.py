@@ -1,4 +1,4 @@
-"""The values that cross module borders: a sample on disk, a batch of tensors, views on the manifold, a loss, scores."""
+"""The values that cross module borders: a sample on disk, a batch of tensors, views on the manifold, a loss."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 import torch
 from PIL import Image
 from torch import Tensor
-
-Scores = dict[str, float]
 
 #: The group of a view names the index space its rows live in: wholes are one row a sample, parts 0..P rows a sample.
 GROUP_OF_VIEW = {"image": "whole", "text": "whole", "part_image": "part", "part_text": "part"}

@@ -15,14 +15,9 @@ class Manifold(nn.Module):
     """Base of :class:`Lorentz`, :class:`Euclidean`, :class:`Sphere` and :class:`ProductLorentz`.
 
     Paired functions broadcast leading axes and return ``(...)``; pairwise ones take ``(..., N, D)`` and ``(..., M, D)``
-    and return ``(..., N, M)``. Distances are in units of length, angles in radians.
-
-    Attributes:
-        has_cones: Whether the manifold has an origin with entailment cones (``exterior_angle``, ``half_aperture``,
-            ``radius`` and what belongs to them).
+    and return ``(..., N, M)``. Distances are in units of length, angles in radians. All but the sphere also have an
+    origin with entailment cones: ``exterior_angle``, ``half_aperture``, ``radius`` and what belongs to them.
     """
-
-    has_cones = True
 
     @abstractmethod
     def lift(self, features: Tensor) -> Tensor:

@@ -14,8 +14,6 @@ from hyvlm.geometry.pairs import CANCELLED, replace_pairs
 class Sphere(Manifold):
     """Unit vectors ``(..., D)``. Contrast and read-out use the cosine, the distance is the angle. No cones."""
 
-    has_cones = False
-
     @full_precision
     def lift(self, features: Tensor) -> Tensor:
         """Features ``(..., D)`` divided by their norm, at least in float32; zero stays zero."""
