@@ -133,7 +133,7 @@ def gallery(radii: ViewRadii, samples: SampleSet, *, rows: int = 3) -> Figure:
     for owner, found in chosen:
         sample = samples[owner]
         parts = [Placed(part.image, radius, part.text) for part, radius in zip(sample.parts, found, strict=True)]
-        scenes.append((Placed(sample.image, float(radii.radius["image"][owner])), parts))
+        scenes.append((Placed(sample.picture, float(radii.radius["image"][owner])), parts))
     return part_gallery(scenes)
 
 

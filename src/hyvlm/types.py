@@ -10,7 +10,14 @@ from PIL import Image
 from torch import Tensor
 
 #: The group of a view names the index space its rows live in: wholes are one row a sample, parts 0..P rows a sample.
-GROUP_OF_VIEW = {"image": "whole", "text": "whole", "part_image": "part", "part_text": "part"}
+#: ``text`` is the (long) caption, ``short_text`` a sentence or another caption of the same image.
+GROUP_OF_VIEW = {
+    "image": "whole",
+    "text": "whole",
+    "short_text": "whole",
+    "part_image": "part",
+    "part_text": "part",
+}
 
 
 def encodable(text: str) -> str:
@@ -42,18 +49,41 @@ class Sample:
     """One image (RGB, upright) and what is known of it. Fields that a data set lacks stay empty.
 
     Attributes:
+        image: None only in sets opened for their texts alone (content "texts").
         labels: Classes that are there, as indices into the set's ``classes``.
         ignored: Classes that are neither there nor absent (all their objects are marked difficult): not to be scored.
         dropped: Parts that could not be used, with the reason of each.
+        negatives: Captions that are false of the image: hard negatives of ``texts[0]``.
     """
 
     key: str
-    image: Image.Image
+    image: Image.Image | None
     texts: list[str] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
     ignored: list[int] = field(default_factory=list)
     dropped: list[BadSample] = field(default_factory=list)
+    negatives: list[str] = field(default_factory=list)
+
+    @property
+    def picture(self) -> Image.Image:
+        """The image. Raises :class:`BadSample` if there is none."""
+        if self.image is None:
+            raise BadSample("no image", f"sample {self.key!r}")
+        return self.image
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What a tower says of the single tokens of its input: patches of an image, words of a text.
+
+    Attributes:
+        values: ``(N, T, D)``, features or points.
+        mask: ``(N, T)`` bool, False where a token does not count: start, end and padding of a text.
+    """
+
+    values: Tensor
+    mask: Tensor
 
 
 @dataclass
@@ -67,6 +97,7 @@ class Batch:
         part_text: ``(M, l)`` int64.
         owner: ``(M,)`` int64, the row of ``image`` that each part belongs to.
         keys: Names of the B samples.
+        short_text: ``(B, L)`` int64, or ``(0, 1)`` if no relation asks for short texts.
         skipped: How many samples were left out, by reason; parts are counted under "part: REASON".
         skipped_examples: Where the first few of them are.
         truncated: How many texts were longer than the tokenizer's context and lost their end.
@@ -78,6 +109,7 @@ class Batch:
     part_text: Tensor
     owner: Tensor
     keys: list[str]
+    short_text: Tensor = field(default_factory=lambda: torch.empty(0, 1, dtype=torch.long))
     skipped: Counter[str] = field(default_factory=Counter)
     skipped_examples: list[str] = field(default_factory=list)
     truncated: int = 0

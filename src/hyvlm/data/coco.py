@@ -70,7 +70,7 @@ class Coco(ObjectImages):
         for number, (label, box) in enumerate(image.objects):
             where = f"part {number} of sample {image.name!r}"
             try:
-                sample.parts.append(cut_part(sample.image, _corners(box), with_article(self.classes[label]), where))
+                sample.parts.append(cut_part(sample.picture, _corners(box), with_article(self.classes[label]), where))
             except BadSample as bad:
                 sample.dropped.append(bad)
         return sample

@@ -72,7 +72,7 @@ class Shards(SampleSet):
         record = read_record(shard, row)
         sample = Sample(record.key, load_image(record.image, record.where), record.captions)
         if "ref_exps" in record.document or "noun_chunks" in record.document:
-            parts, sample.dropped, _ = choose_parts(record.document, sample.image, record.where)
+            parts, sample.dropped, _ = choose_parts(record.document, sample.picture, record.where)
             sample.parts = list(parts)
         else:
             _add_parts(sample, shard, row, record.where)

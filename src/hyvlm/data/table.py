@@ -70,7 +70,7 @@ class Table(SampleSet):
             normalised = unit == "normalised" if unit else bool(self.normalised)
             where = f"part {number} of sample {name!r}"
             try:
-                sample.parts.append(cut_part(sample.image, box, phrase, where, normalised=normalised))
+                sample.parts.append(cut_part(sample.picture, box, phrase, where, normalised=normalised))
             except BadSample as bad:
                 sample.dropped.append(bad)
         return sample

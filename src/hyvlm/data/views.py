@@ -107,7 +107,7 @@ class TrainViews(Dataset[Item | BadSample]):
         if not sample.texts:
             raise BadSample("no caption", f"sample {sample.key!r}")
         text = sample.texts[{"first": 0, "last": -1}.get(self.caption, _draw(len(sample.texts)))]
-        image = self.transform(sample.image)
+        image = self.transform(sample.picture)
         texts, crops = [text], list[Tensor]()
         dropped = list(sample.dropped) if self.max_parts else []
         for number in self._order(sample.parts):

@@ -72,7 +72,7 @@ class Voc(ObjectImages):
         for number, o in enumerate(clear):
             where = f"part {number} of sample {key!r}"
             try:
-                sample.parts.append(cut_part(sample.image, o.box, with_article(READABLE.get(o.name, o.name)), where))
+                sample.parts.append(cut_part(sample.picture, o.box, with_article(READABLE.get(o.name, o.name)), where))
             except BadSample as bad:
                 sample.dropped.append(bad)
         return sample

@@ -290,6 +290,7 @@ class _Reader(Dataset[_Item]):
     def __getitem__(self, index: int) -> _Item:
         try:
             sample = self.samples[index]
+            pixels = self.transform(sample.picture) if self.transform is not None else None
         except BadSample as error:
             return _Item(index, False, [error.reason], [str(error)])
         item = _Item(
@@ -297,8 +298,7 @@ class _Reader(Dataset[_Item]):
         )
         phrases = [part.text for part in sample.parts]
         item.annotation = Annotation(list(sample.texts), list(sample.labels), list(sample.ignored), phrases)
-        if self.transform is not None:
-            item.pixels = self.transform(sample.image)
+        item.pixels = pixels
         if self.part_transform is not None:
             item.parts = [self.part_transform(part.image) for part in sample.parts]
         return item

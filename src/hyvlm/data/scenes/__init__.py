@@ -255,7 +255,7 @@ def _pixels(samples: SampleSet, size: int) -> tuple[torch.Tensor, torch.Tensor]:
     classes = torch.empty(len(samples), dtype=torch.long)
     for i in range(len(samples)):
         sample = samples[i]
-        rows[i] = np.asarray(sample.image.resize((size, size), Image.Resampling.BICUBIC)).reshape(-1)
+        rows[i] = np.asarray(sample.picture.resize((size, size), Image.Resampling.BICUBIC)).reshape(-1)
         classes[i] = sample.labels[0]
     return torch.from_numpy(rows).float().div_(255).sub_(0.5), classes
 
