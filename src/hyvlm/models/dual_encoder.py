@@ -16,6 +16,7 @@ from hyvlm.geometry import MANIFOLDS, Manifold, ProductLorentz, Sphere
 from hyvlm.models.presets import ModelConfig, resolve_model
 from hyvlm.models.towers import ImageTower, TextTower
 from hyvlm.registry import unknown
+from hyvlm.types import Tokens
 
 #: How far floating pixels may lie outside [0, 1]: rounding, nothing more.
 PIXEL_SLACK = 1e-3
@@ -76,9 +77,11 @@ class DualEncoder(nn.Module):
             TypeError: If pixels are no tensor.
             ValueError: For another shape or type, or floating pixels outside [0, 1].
         """
+        return cast(Tensor, self.image_projection(self.image_tower(self._normalised(pixels))))
+
+    def _normalised(self, pixels: Tensor) -> Tensor:
         full = self._full_scale(pixels)
-        pixels = (pixels.to(self.pixel_mean.dtype) - full * self.pixel_mean) / (full * self.pixel_std)
-        return cast(Tensor, self.image_projection(self.image_tower(pixels)))
+        return (pixels.to(self.pixel_mean.dtype) - full * self.pixel_mean) / (full * self.pixel_std)
 
     def _full_scale(self, pixels: Tensor) -> float:
         """What white is in ``pixels``, after checking that they are what :meth:`image_features` takes."""
@@ -110,6 +113,11 @@ class DualEncoder(nn.Module):
             ValueError: If L exceeds the context length, tokens are not a matrix of whole numbers, or one is not in the
                 vocabulary.
         """
+        self._check_tokens(tokens)
+        return cast(Tensor, self.text_projection(self.text_tower(tokens)))
+
+    def _check_tokens(self, tokens: Tensor) -> None:
+        """Raise what :meth:`text_features` says."""
         _check_tensor(tokens, "tokens")
         context = self.text_tower.context_length
         if tokens.ndim != 2 or tokens.is_floating_point() or not 1 <= tokens.shape[1] <= context:
@@ -120,7 +128,6 @@ class DualEncoder(nn.Module):
             low, high = (int(bound) for bound in tokens.aminmax())
             if low < 0 or high >= self.text_tower.vocab_size:
                 raise ValueError(f"token ids must be 0 to {self.text_tower.vocab_size - 1}, got {low} to {high}")
-        return cast(Tensor, self.text_projection(self.text_tower(tokens)))
 
     def lift_image(self, features: Tensor) -> Tensor:
         """Image features ``(..., D)`` to points ``(..., D)``, in float32 (float64 stays) whatever the autocast."""
@@ -142,6 +149,42 @@ class DualEncoder(nn.Module):
     def encode_text(self, tokens: Tensor) -> Tensor:
         """Points ``(B, D)`` of texts; see :meth:`text_features`."""
         return self.lift_text(self.text_features(tokens))
+
+    def encode_image_tokens(self, pixels: Tensor) -> tuple[Tensor, Tokens]:
+        """Points of images and of their patches, from one pass; arguments as in :meth:`image_features`.
+
+        A token's feature is the tower's output at the token, after the final norm, through the image projection; it is
+        scaled and lifted like the image's own (HyFL-CLIP, the tokens of Eq. 17). One lift takes all, so that the manifold's count
+        of bounded vectors is of images and tokens together.
+
+        Returns:
+            Points ``(B, D)``, those of :meth:`encode_image`; points ``(B, T, D)`` of the T = rows * columns patches,
+            row by row, without the class token, all of which count.
+        """
+        pooled, patches = self.image_tower.tokens(self._normalised(pixels))
+        features = self.image_projection(torch.cat([pooled.unsqueeze(1), patches], dim=1))
+        points, tokens = self.lift_image(features).tensor_split([1], dim=1)
+        return points.squeeze(1), Tokens(tokens, torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device))
+
+    def encode_text_tokens(self, tokens: Tensor) -> tuple[Tensor, Tokens]:
+        """Points of texts and of their tokens, from one pass; arguments as in :meth:`text_features`.
+
+        Token features as in :meth:`encode_image_tokens`, with the text's projection and scale.
+
+        Returns:
+            Points ``(B, D)``, those of :meth:`encode_text`; points ``(B, T, D)`` of the tokens, T the length of the
+            batch's longest text, column j for column j of ``tokens``. The mask leaves out start, end and padding (an
+            empty text has no token that counts); what is left out lies at the origin.
+        """
+        self._check_tokens(tokens)
+        pooled, words = self.text_tower.tokens(tokens)
+        place = torch.arange(words.shape[1], device=words.device)
+        end = tokens.argmax(-1, keepdim=True) if len(tokens) else tokens[:, :1]
+        mask = (place > 0) & (place < end)
+        features = self.text_projection(torch.cat([pooled.unsqueeze(1), words], dim=1))
+        features = features.masked_fill(~nn.functional.pad(mask, (1, 0), value=True).unsqueeze(-1), 0.0)
+        points, lifted = self.lift_text(features).tensor_split([1], dim=1)
+        return points.squeeze(1), Tokens(lifted, mask)
 
     def class_points(self, tokens: Tensor, *, chunk: int = 1024) -> Tensor:
         """One point per class, ``(C, D)``, from its prompts.

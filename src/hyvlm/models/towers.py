@@ -73,6 +73,18 @@ class ImageTower(VisionTransformer):
         x = x + last.mlp(last.norm2(x))
         return self.norm(x)
 
+    def tokens(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """What :meth:`forward` gives, ``(B, width)``, and every patch's output after the final norm.
+
+        Returns:
+            The second is ``(B, rows * columns, width)``, row by row, without the class token.
+        """
+        if not len(x):
+            pooled, patches = self.tokens(x.new_zeros(1, *x.shape[1:]))
+            return pooled[:0], patches[:0]
+        x = self.forward_features(x)
+        return x[:, 0], x[:, 1:]
+
 
 class TextTower(TextTransformer):
     """CLIP's causal text transformer, run only as far as the longest text of the batch reaches.
@@ -106,7 +118,7 @@ class TextTower(TextTransformer):
         end = tokens.argmax(-1)
         length = int(end.max()) + 1
         mask = self.attn_mask[:length, :length]
-        x = self.token_embedding(tokens[:, :length]) + self.positional_embedding[:length]
+        x = self._embed(tokens[:, :length])
         *blocks, last = self.transformer.resblocks
         for block in blocks:
             x = block(x, attn_mask=mask)
@@ -115,3 +127,22 @@ class TextTower(TextTransformer):
         x = x[torch.arange(len(x), device=x.device), end]
         x = x + last.mlp(last.ln_2(x))
         return self.ln_final(x)
+
+    def tokens(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """What :meth:`forward` gives, ``(B, width)``, and every token's output after the final norm.
+
+        Returns:
+            The second is ``(B, T, width)``, T the length of the longest text (1 if there is none); column j belongs to
+            column j of the ids. What stands behind a text's end is meaningless.
+        """
+        if not len(tokens):
+            pooled, words = self.tokens(tokens.new_zeros(1, 1))
+            return pooled[:0], words[:0]
+        end = tokens.argmax(-1)
+        length = int(end.max()) + 1
+        x = self.transformer(self._embed(tokens[:, :length]), attn_mask=self.attn_mask[:length, :length])
+        x = self.ln_final(x)
+        return x[torch.arange(len(x), device=x.device), end], x
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        return self.token_embedding(tokens) + self.positional_embedding[: tokens.shape[1]]
