@@ -18,8 +18,10 @@ from hyvlm.registry import Registry, unknown
 
 T = TypeVar("T")
 
-#: Which of a sample's captions a visit uses.
-CAPTION_CHOICES = ("random", "first", "last")
+#: Which of a sample's captions a visit uses; "joined" is all of them, one after the other.
+CAPTION_CHOICES = ("random", "first", "last", "joined")
+#: Where a short text comes from: a sentence of the caption that the visit uses, or another caption.
+SHORT_TEXT_CHOICES = ("first_sentence", "random_sentence", "first_caption", "random_caption")
 
 
 @dataclass
@@ -41,6 +43,7 @@ class DataConfig:
     augment: dict[str, Any] = field(default_factory=lambda: {"name": "crop", "scale": [0.5, 1.0]})
     parts: PartsConfig = field(default_factory=PartsConfig)
     caption: str = "random"
+    short_text: str = "first_sentence"
     workers: int = 2
 
 
@@ -213,6 +216,7 @@ def check_values(config: Config) -> None:
         "train.precision": (config.train.precision, ["fp32", "bf16", "fp16"]),
         "data.parts.choice": (config.data.parts.choice, ["random", "first"]),
         "data.caption": (config.data.caption, list(CAPTION_CHOICES)),
+        "data.short_text": (config.data.short_text, list(SHORT_TEXT_CHOICES)),
     }
     for key, (choice, known) in choices.items():
         if choice not in known:

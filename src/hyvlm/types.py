@@ -137,20 +137,25 @@ class Views:
         owner: Group name ("whole", "part") to ``(N_group,)`` int64: the whole that each row belongs to.
         local: Group name to the slice of rows that this process owns.
         world_size: Number of processes that share the batch.
+        tokens: View name to the points of single tokens of this process's rows; they are not gathered.
+        teacher: View name to features of a frozen Euclidean teacher, ``(N_view, E)``, of the global batch.
     """
 
     points: dict[str, Tensor]
     owner: dict[str, Tensor]
     local: dict[str, slice]
     world_size: int = 1
+    tokens: dict[str, Tokens] = field(default_factory=dict)
+    teacher: dict[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for view, points in self.points.items():
-            rows = len(self.owner[GROUP_OF_VIEW[view]])
-            if len(points) != rows:
-                raise ValueError(
-                    f"view {view!r} has {len(points)} points, its group {GROUP_OF_VIEW[view]!r} {rows} rows"
-                )
+        for what, rows_of in (("points", self.points), ("teacher features", self.teacher)):
+            for view, points in rows_of.items():
+                rows = len(self.owner[GROUP_OF_VIEW[view]])
+                if len(points) != rows:
+                    raise ValueError(
+                        f"view {view!r} has {len(points)} {what}, its group {GROUP_OF_VIEW[view]!r} {rows} rows"
+                    )
 
     @classmethod
     def single(
@@ -160,9 +165,19 @@ class Views:
         part_image: Tensor | None = None,
         part_text: Tensor | None = None,
         owner: Tensor | None = None,
+        *,
+        short_text: Tensor | None = None,
+        tokens: dict[str, Tokens] | None = None,
+        teacher: dict[str, Tensor] | None = None,
     ) -> Views:
         """The views of a batch that lives in one process."""
-        given = {"image": image, "text": text, "part_image": part_image, "part_text": part_text}
+        given = {
+            "image": image,
+            "text": text,
+            "short_text": short_text,
+            "part_image": part_image,
+            "part_text": part_text,
+        }
         if owner is None:
             owner = torch.empty(0, dtype=torch.long, device=image.device)
         owners = {"whole": torch.arange(len(image), device=image.device), "part": owner}
@@ -170,6 +185,8 @@ class Views:
             points={k: v for k, v in given.items() if v is not None},
             owner=owners,
             local={k: slice(0, len(v)) for k, v in owners.items()},
+            tokens=tokens or {},
+            teacher=teacher or {},
         )
 
     def rows(self, view: str) -> Tensor:
@@ -186,10 +203,12 @@ class LossOutput:
         terms: Unweighted value of every named term, detached; shares, like ``total``.
         stats: Detached scalars for the log (mean radius by view, saturated share, scales, ...), already global or
             identical on every process.
+        stat_shares: Further scalars for the log that, like ``terms``, are shares of the global batch's value.
         lift_bounded: How many vectors of this process the lift pulled onto its bound; the training step fills it in.
     """
 
     total: Tensor
     terms: dict[str, Tensor]
     stats: dict[str, Tensor] = field(default_factory=dict)
+    stat_shares: dict[str, Tensor] = field(default_factory=dict)
     lift_bounded: Tensor | None = None

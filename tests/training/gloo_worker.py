@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hyvlm.geometry import MANIFOLDS
 from hyvlm.methods import OBJECTIVES
 from hyvlm.training.distributed import gather_views, sum_over_ranks, world_size
-from hyvlm.types import LossOutput, Views
+from hyvlm.types import LossOutput, Tokens, Views
 
 INPUTS = ("image", "text", "part_image", "part_text")
 
@@ -44,8 +44,17 @@ class TinyModel(nn.Module):
             for name, x in inputs.items()
             if name in self.objective.views
         }
-        self.seen = gather_views(Views.single(**points, owner=owner))
+        tokens = {view: tokens_of(points[view]) for view in self.objective.token_views}
+        teacher = {view: inputs[view].detach() for view in self.objective.teacher_views}
+        self.seen = gather_views(Views.single(**points, owner=owner, tokens=tokens, teacher=teacher))
         return self.objective(self.manifold, self.seen)
+
+
+def tokens_of(points: Tensor) -> Tokens:
+    """Three tokens a row, between the origin and its point; the last does not count where a coordinate is negative."""
+    values = points.unsqueeze(1) * torch.tensor([[0.3], [0.5], [0.9]]).to(points)
+    last = points[:, 0] > 0
+    return Tokens(values, torch.stack([torch.ones_like(last), torch.ones_like(last), last], 1))
 
 
 def share_of(job: dict[str, Any], ranks: list[int]) -> tuple[dict[str, Tensor], Tensor]:
@@ -70,9 +79,9 @@ def run(job: dict[str, Any], ranks: list[int], *, distributed: bool) -> dict[str
     used = {name: x.grad / world_size() for name, x in inputs.items() if name in model.objective.views}
     return {
         "own_total": output.total.detach(),
-        "scalars": sum_over_ranks({"total": output.total, **output.terms}),
+        "scalars": sum_over_ranks({"total": output.total, **output.terms, **output.stat_shares}),
         "stats": output.stats,
-        "parameters": {name: p.grad for name, p in model.named_parameters()},
+        "parameters": {name: p.grad for name, p in model.named_parameters() if p.requires_grad},
         "inputs": used,
         "points": {name: points.detach() for name, points in model.seen.points.items()},
         "owner": model.seen.owner,

@@ -43,7 +43,8 @@ def batch_job(variant: str, split: str, dtype: torch.dtype) -> dict[str, Any]:
     objective, manifold, options = VARIANTS[variant]
     wholes, parts = SPLITS[split]
     generator = torch.Generator().manual_seed(len(variant) + 10 * len(split))
-    rows = {"image": sum(wholes), "text": sum(wholes), "part_image": sum(parts), "part_text": sum(parts)}
+    rows = dict.fromkeys(("image", "text", "short_text"), sum(wholes))
+    rows |= {"part_image": sum(parts), "part_text": sum(parts)}
     return {
         "objective": objective,
         "manifold": manifold,

@@ -31,6 +31,7 @@ class Collate:
         good = [item for item in items if isinstance(item, Item)]
         bad = [item for item in items if isinstance(item, BadSample)]
         dropped = [part for item in good for part in item.dropped]
+        short = [item.short_text for item in good if item.short_text is not None]
         sizes = torch.tensor([len(item.part_text) for item in good], dtype=torch.long)
         return Batch(
             image=torch.stack([i.image for i in good]) if good else _no_pixels(self.image_size),
@@ -39,6 +40,7 @@ class Collate:
             part_text=trim(_join([i.part_text for i in good], _no_tokens())),
             owner=torch.repeat_interleave(torch.arange(len(good)), sizes),
             keys=[item.key for item in good],
+            short_text=trim(torch.stack(short)) if short else _no_tokens(),
             skipped=Counter(b.reason for b in bad) + Counter(f"part: {b.reason}" for b in dropped),
             skipped_examples=[str(b) for b in [*bad, *dropped][:MAX_EXAMPLES]],
             truncated=sum(item.truncated for item in good),

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from hyvlm.config import CAPTION_CHOICES
+from hyvlm.config import CAPTION_CHOICES, SHORT_TEXT_CHOICES
 from hyvlm.data.catalog import SampleSet
+from hyvlm.data.sentences import split_sentences
 from hyvlm.data.transforms import train_transform
 from hyvlm.registry import unknown
 from hyvlm.types import BadSample, Part, Sample
@@ -31,6 +32,7 @@ class Item:
         text: ``(L,)`` int64.
         part_image: ``(P, 3, h, w)`` uint8.
         part_text: ``(P, L)`` int64.
+        short_text: ``(L,)`` int64, if short texts are wanted.
         dropped: Parts that could not be used.
         truncated: How many of the texts lost their end to the tokenizer's context.
     """
@@ -40,6 +42,7 @@ class Item:
     text: Tensor
     part_image: Tensor
     part_text: Tensor
+    short_text: Tensor | None = None
     dropped: list[BadSample] = field(default_factory=list)
     truncated: int = 0
 
@@ -58,7 +61,10 @@ class TrainViews(Dataset[Item | BadSample]):
         augment: The recipe's augmentation, see :func:`hyvlm.data.transforms.train_transform`; parts draw their own.
         parts: ``max`` parts a sample and the ``choice`` among them: "first" takes them in the set's order, "random"
             anew at each visit. A part that cannot be used is replaced by the next, and counted.
-        caption: "random" draws one of the captions at each visit; "first" and "last" always take that one.
+        caption: "random" draws one of the captions at each visit; "first" and "last" always take that one; "joined"
+            is all of them, one after the other.
+        short_text: Where the short text of "short_text" comes from: the "first_sentence" or a "random_sentence" of the
+            caption that the visit uses, or the "first_caption" or a "random_caption" of the sample.
         seed: Seed of all of it.
         strict: Raise :class:`BadSample` instead of returning it.
     """
@@ -74,15 +80,19 @@ class TrainViews(Dataset[Item | BadSample]):
         part_size: int | None = None,
         parts: Mapping[str, Any] | None = None,
         caption: str = "random",
+        short_text: str = "first_sentence",
         seed: int = 0,
         strict: bool = False,
     ) -> None:
         self.max_parts, self.choice = _part_settings({} if parts is None else parts)
         if caption not in CAPTION_CHOICES:
             raise ValueError(unknown("choice of caption", caption, list(CAPTION_CHOICES)))
+        if short_text not in SHORT_TEXT_CHOICES:
+            raise ValueError(unknown("choice of short text", short_text, list(SHORT_TEXT_CHOICES)))
         if not any(view.startswith("part_") for view in views):
             self.max_parts = 0
         self.samples, self.tokenizer, self.caption, self.seed, self.strict = samples, tokenizer, caption, seed, strict
+        self.short_text = short_text if "short_text" in views else None
         self.image_size, self.part_size = image_size, part_size or image_size
         self.transform = train_transform(augment, self.image_size)
         self.part_transform = train_transform(augment, self.part_size)
@@ -106,7 +116,7 @@ class TrainViews(Dataset[Item | BadSample]):
     def _views(self, sample: Sample) -> Item:
         if not sample.texts:
             raise BadSample("no caption", f"sample {sample.key!r}")
-        text = sample.texts[{"first": 0, "last": -1}.get(self.caption, _draw(len(sample.texts)))]
+        text = self._caption(sample.texts)
         image = self.transform(sample.picture)
         texts, crops = [text], list[Tensor]()
         dropped = list(sample.dropped) if self.max_parts else []
@@ -120,12 +130,27 @@ class TrainViews(Dataset[Item | BadSample]):
                 if self.strict:
                     raise
                 dropped.append(bad)
+        if self.short_text is not None:
+            texts.append(self._short_text(text, sample.texts))
         before = getattr(self.tokenizer, "truncated", 0)
         tokens = self.tokenizer(texts)
         truncated = getattr(self.tokenizer, "truncated", 0) - before
         empty = torch.empty(0, 3, self.part_size, self.part_size, dtype=torch.uint8)
         part_image = torch.stack(crops) if crops else empty
-        return Item(sample.key, image, tokens[0], part_image, tokens[1:], dropped, truncated)
+        short_text = None if self.short_text is None else tokens[-1]
+        part_text = tokens[1 : 1 + len(crops)]
+        return Item(sample.key, image, tokens[0], part_image, part_text, short_text, dropped, truncated)
+
+    def _caption(self, captions: list[str]) -> str:
+        drawn = _draw(len(captions))  # whatever the choice, so that the choice does not move what is drawn after it
+        if self.caption == "joined":
+            return " ".join(captions)
+        return captions[{"first": 0, "last": -1}.get(self.caption, drawn)]
+
+    def _short_text(self, caption: str, captions: list[str]) -> str:
+        choice, _, kind = str(self.short_text).partition("_")
+        texts = captions if kind == "caption" else split_sentences(caption)
+        return texts[0] if choice == "first" else texts[_draw(len(texts))]
 
     def _order(self, parts: list[Part]) -> list[int]:
         if not self.max_parts:

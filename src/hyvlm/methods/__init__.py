@@ -1,6 +1,6 @@
 """Methods: one file a paper; importing this package registers them."""
 
-from hyvlm.methods import clip, hycoclip, meru, uncha  # noqa: F401  (importing registers)
+from hyvlm.methods import clip, hycoclip, hyfl, meru, uncha  # noqa: F401  (importing registers)
 from hyvlm.methods.method import MAX_LOG_SCALE, OBJECTIVES, Objective, Scale
 from hyvlm.methods.relations import (
     REDUCTIONS,

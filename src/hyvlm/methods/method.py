@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hyvlm.geometry import Manifold
 from hyvlm.losses import HasCones, HasRadius
-from hyvlm.methods.relations import REDUCTIONS, AlignedViews, Term, check_cones, needs_cones
+from hyvlm.methods.relations import REDUCTIONS, AlignedViews, Term, check_cones
 from hyvlm.registry import Registry, unknown
 from hyvlm.types import GROUP_OF_VIEW, LossOutput, Views
 
@@ -23,10 +23,11 @@ MAX_LOG_SCALE = 4.6052
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scale:
-    """A learnable inverse temperature, kept as its logarithm."""
+    """An inverse temperature, kept as its logarithm; learnable, or fixed."""
 
     init_temperature: float = 0.07
     max_log_scale: float = MAX_LOG_SCALE
+    learn: bool = True
 
     def __post_init__(self) -> None:
         if not 0 < self.init_temperature < math.inf:
@@ -39,12 +40,14 @@ class Objective(nn.Module):
     Args:
         terms: What :func:`contrast`, :func:`entail`, :func:`calibrate` and :func:`entropy_of` return, or lists of
             other :class:`~hyvlm.methods.relations.Term`.
-        scales: Name to :class:`Scale`; each becomes a learnable ``log_scale[name]``.
+        scales: Name to :class:`Scale`; each becomes ``log_scale[name]``, which learns if the scale does.
         reduction: "global": means and entropies run over the global batch, so the loss does not depend on the number
             of processes. "per_rank": over each process's rows, averaged over the processes, with candidates from all
             of them, as the released codes do.
     Attributes:
         views: The views that the relations name, in the order of ``GROUP_OF_VIEW``.
+        token_views: Views whose single tokens a relation needs.
+        teacher_views: Views that a frozen teacher must embed; none if no relation needs a teacher.
         log_scale: Logarithms of the inverse temperatures.
     Raises:
         ValueError: Unknown reduction or scale, no term, a negative weight, or two terms of one name.
@@ -63,12 +66,21 @@ class Objective(nn.Module):
         self._check()
         used = {view for term in self.terms for view in term.views}
         self.views: tuple[str, ...] = tuple(view for view in GROUP_OF_VIEW if view in used)
+        self.token_views = self._named_by("token_views")
+        self.teacher_views = self._named_by("teacher_views")
         modules = [value for term in self.terms for value in vars(term).values() if isinstance(value, nn.Module)]
         self.term_modules = nn.ModuleList(dict.fromkeys(modules))  # a loss with parameters moves, learns and is saved
         self.log_scale = nn.ParameterDict(
-            {name: nn.Parameter(torch.tensor(-math.log(s.init_temperature))) for name, s in self.scales.items()}
+            {
+                name: nn.Parameter(torch.tensor(-math.log(s.init_temperature)), requires_grad=s.learn)
+                for name, s in self.scales.items()
+            }
         )
         self.constrain_()
+
+    def _named_by(self, attribute: str) -> tuple[str, ...]:
+        named = {view for term in self.terms for view in getattr(term, attribute, ())}
+        return tuple(view for view in GROUP_OF_VIEW if view in named)
 
     def _check(self) -> None:
         if self.reduction not in REDUCTIONS:
@@ -102,22 +114,35 @@ class Objective(nn.Module):
         Raises:
             ValueError: A view that a relation names is missing, or the manifold lacks what a relation needs.
         """
-        for view in self.views:
-            if view not in views.points:
-                raise ValueError(
-                    f"the objective needs view {view!r}, the batch has {', '.join(views.points) or 'none'}"
-                )
+        needed: dict[str, tuple[tuple[str, ...], Mapping[str, object]]] = {
+            "view": (self.views, views.points),
+            "tokens of": (self.token_views, views.tokens),
+            "a teacher's features of": (self.teacher_views, views.teacher),
+        }
+        for what, (names, given) in needed.items():
+            for view in names:
+                if view not in given:
+                    raise ValueError(f"the objective needs {what} {view!r}, the batch has {', '.join(given) or 'none'}")
         for term in self.terms:
             check_cones(manifold, term)
         points = {view: _at_least_float32(views.points[view]) for view in self.views}
-        views = dataclasses.replace(views, points=points)
+        tokens = {
+            view: dataclasses.replace(views.tokens[view], values=_at_least_float32(views.tokens[view].values))
+            for view in self.token_views
+        }
+        teacher = {view: _at_least_float32(views.teacher[view]) for view in self.teacher_views}
+        views = dataclasses.replace(views, points=points, tokens=tokens, teacher=teacher)
         with torch.autocast(points[self.views[0]].device.type, enabled=False):
             scales = {name: parameter.exp() for name, parameter in self.log_scale.items()}
             batch = AlignedViews(manifold, views, scales, self.reduction)
             shares = {term.name: term.share(batch) for term in self.terms}
             total = torch.stack([term.weight * shares[term.name] for term in self.terms]).sum()
             stats = self.stats(manifold, views)
-        return LossOutput(total, {name: share.detach() for name, share in shares.items()}, stats)
+            stat_shares: dict[str, Tensor] = {}
+            for term in self.terms:
+                if hasattr(term, "stat_shares"):
+                    stat_shares |= term.stat_shares(batch)
+        return LossOutput(total, {name: share.detach() for name, share in shares.items()}, stats, stat_shares)
 
     @torch.no_grad()
     def stats(self, manifold: Manifold, views: Views) -> dict[str, Tensor]:
@@ -127,7 +152,7 @@ class Objective(nn.Module):
         and largest value.
         """
         stats: dict[str, Tensor] = {}
-        general = {term.views[0] for term in self.terms if needs_cones(term)}
+        general = {getattr(term, "general", None) for term in self.terms}
         for view in self.views:
             points = views.points[view]
             if len(points) and isinstance(manifold, HasRadius):

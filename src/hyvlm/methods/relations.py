@@ -6,6 +6,7 @@ A relation is written as in the papers: ``"image -> text"`` (an image finds its 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -37,7 +38,13 @@ class AlignedViews:
         self.scales = scales
         self.reduction = reduction
         self._similarity: dict[tuple[str, str], Tensor] = {}
-        self._entailment: dict[tuple[nn.Module, str, str], Tensor] = {}
+        self._computed: dict[Hashable, Tensor] = {}
+
+    def once(self, key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
+        """``compute()``, done once for all that ask for ``key`` in this forward pass."""
+        if key not in self._computed:
+            self._computed[key] = compute()
+        return self._computed[key]
 
     def similarity(self, anchor: str, candidate: str) -> Tensor:
         """This process's rows of ``anchor`` against all points of ``candidate``, ``(n, M)``.
@@ -70,11 +77,7 @@ class AlignedViews:
 
     def entailment(self, loss: nn.Module, general: str, specific: str) -> Tensor:
         """``loss`` of every matched pair, ``(n,)``; computed once for the terms that share it."""
-        key = (loss, general, specific)
-        if key not in self._entailment:
-            general_points, specific_points, _ = self.pairs(general, specific)
-            self._entailment[key] = loss(self.manifold, general_points, specific_points)
-        return self._entailment[key]
+        return self.once((loss, general, specific), lambda: loss(self.manifold, *self.pairs(general, specific)[:2]))
 
     def share(self, rows: Tensor, group: str, *, over_rows: Literal["mean", "sum"] = "mean") -> Tensor:
         """This process's share of the mean (or sum) of ``rows``; all shares add up to it. 0 without rows."""
@@ -87,7 +90,12 @@ class AlignedViews:
 
 
 class Term(Protocol):
-    """One summand of an objective. ``name`` is what logs call it; ``views`` are the ones it needs."""
+    """One summand of an objective. ``name`` is what logs call it; ``views`` are the ones it needs.
+
+    A term may also have ``scale`` (the inverse temperature it uses), ``loss`` (a module that asks the manifold for
+    entailment cones), ``token_views`` (views whose single tokens it needs), ``teacher_views`` (views that a frozen
+    teacher must embed) and ``stat_shares(batch)`` (scalars for the log, shares like ``share``).
+    """
 
     @property
     def name(self) -> str: ...
@@ -314,7 +322,7 @@ def entropy_of(*views: str, weight: float = 1.0, measure: str = "norm", eps: flo
 
 def needs_cones(term: Term) -> bool:
     """Whether the term asks the manifold for entailment cones."""
-    return isinstance(term, Entailment | Calibration)
+    return hasattr(term, "loss")
 
 
 def check_cones(manifold: Manifold, term: Term) -> None:

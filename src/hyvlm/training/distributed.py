@@ -39,8 +39,9 @@ def gather_views(local: Views) -> Views:
     Args:
         local: :meth:`hyvlm.types.Views.single` of this process's share of the batch.
     Returns:
-        Views with the points of all processes, owners that count wholes over all of them, and ``local`` slices of this
-        process's rows. Differentiable; see the module's first lines on gradients.
+        Views with the points (and a teacher's features) of all processes, owners that count wholes over all of them,
+        ``local`` slices of this process's rows, and its own tokens. Differentiable; see the module's first lines on
+        gradients.
     """
     if world_size() == 1:
         return local
@@ -61,6 +62,8 @@ def gather_views(local: Views) -> Views:
         owner={group: torch.cat(owner_pieces[i :: len(groups)]) for i, group in enumerate(groups)},
         local={group: slice(start, start + len(local.owner[group])) for group, start in starts.items()},
         world_size=world_size(),
+        tokens=local.tokens,
+        teacher={view: _gather_rows(f, of_group[GROUP_OF_VIEW[view]]) for view, f in sorted(local.teacher.items())},
     )
 
 

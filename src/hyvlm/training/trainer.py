@@ -25,8 +25,8 @@ from hyvlm.data.views import TrainViews
 from hyvlm.evaluation.runner import EvalSpec, check_specs, evaluate
 from hyvlm.files import check_folder, write_text
 from hyvlm.methods.method import OBJECTIVES, Objective
-from hyvlm.models.dual_encoder import DualEncoder, build_model
-from hyvlm.models.tokenizer import Tokenizer
+from hyvlm.models import DualEncoder, Tokenizer, build_model, fine_tuned_from, save_model, start_model
+from hyvlm.registry import unknown
 from hyvlm.training.checkpoint import (
     State,
     find_checkpoint,
@@ -43,15 +43,35 @@ from hyvlm.training.train_step import TrainStep
 from hyvlm.types import Batch, LossOutput
 
 
+#: Where a run that fine-tunes keeps the model that it started from.
+START = "start"
+
+
 def build_objective(config: Config) -> Objective:
     """The objective that a config names."""
     return build(OBJECTIVES, config.objective, "objective")
 
 
-def new_model(config: Config) -> DualEncoder:
-    """The untrained model of a run; its weights are a function of ``train.seed``."""
+def new_model(config: Config, start: DualEncoder | None = None) -> DualEncoder:
+    """The model that a run begins with; what is random in it is a function of ``train.seed``.
+
+    Args:
+        start: The model that ``model.init`` names, already loaded; without it a run that names one loads it.
+    Raises:
+        ValueError: A section that describes no model, or other keys beside ``model.init`` than the text tower's
+            ``context_length`` and ``keep_positions``.
+    """
     torch.manual_seed(config.train.seed)
-    return build_model({"model": config.model, "manifold": config.manifold, "image_size": config.data.image_size})
+    if "init" not in config.model:
+        return build_model({"model": config.model, "manifold": config.manifold, "image_size": config.data.image_size})
+    settings = dict(config.model)
+    start = start or start_model(str(settings.pop("init")))
+    text = settings.pop("text", {})
+    keys = [f"model.{key}" for key in settings] + [f"model.text.{key}" for key in text]
+    for key in keys:
+        if key not in (known := ["model.text.context_length", "model.text.keep_positions"]):
+            raise ValueError(f"{unknown('setting beside model.init', key, known)} The rest is the starting model's.")
+    return fine_tuned_from(start, config.manifold, **text)
 
 
 def train(config: Config, out: Path, *, resume: Path | None = None) -> Path:
@@ -138,8 +158,9 @@ class Trainer:
         patience = InitProcessGroupKwargs(timeout=timedelta(hours=6))
         on_cpu = not torch.accelerator.is_available()
         self.accelerator = Accelerator(mixed_precision=precision, cpu=on_cpu, kwargs_handlers=[patience])
-        model = new_model(config)
-        self.module = TrainStep(model, build_objective(config))
+        self.start = self.starting_model(checkpoint)
+        model = new_model(config, self.start)
+        self.module = TrainStep(model, build_objective(config), self.start)
         self.state = State(step=0, world_size=self.accelerator.num_processes, optimizer={}, rng=[])
         if checkpoint:
             self.state = load_checkpoint(checkpoint, model, self.module.objective)
@@ -149,7 +170,7 @@ class Trainer:
         if checkpoint:
             self.restore(checkpoint)
 
-        self.tokenizer = Tokenizer()
+        self.tokenizer = Tokenizer(model.text_tower.context_length)
         self.samples = open_data(config.data.train, split=config.data.split)
         data = config.data
         if data.split is None and self.samples.split.startswith(("val", "test")):
@@ -163,6 +184,7 @@ class Trainer:
             augment=data.augment,
             parts=vars(data.parts),
             caption=data.caption,
+            short_text=data.short_text,
             seed=config.train.seed,
         )
         self.specs = [EvalSpec(**vars(entry)) for entry in config.eval]
@@ -170,6 +192,13 @@ class Trainer:
         self.used = 0
         self.tally = Tally()
         self.warned: set[str] = set()
+
+    def starting_model(self, checkpoint: Path | None) -> DualEncoder | None:
+        """The model that ``model.init`` names; a resumed run has kept its own copy, the teacher of its distillation."""
+        if "init" not in self.config.model:
+            return None
+        kept = checkpoint.parent.parent / START if checkpoint else None
+        return start_model(str(kept if kept and kept.is_dir() else self.config.model["init"]))
 
     def restore(self, checkpoint: Path) -> None:
         """Put the optimizer and the random state of a checkpoint back, and say what changed since."""
@@ -267,7 +296,8 @@ class Trainer:
 
     def log_row(self, output: LossOutput) -> dict[str, Any]:
         """One line of ``metrics.jsonl``; every process takes part."""
-        shares = {"loss": output.total.detach(), **{f"term/{k}": v for k, v in output.terms.items()}}
+        terms = {f"term/{k}": v for k, v in output.terms.items()}
+        shares = {"loss": output.total.detach(), **terms, **output.stat_shares}
         summed = {k: float(v) for k, v in sum_over_ranks(shares).items()}
         tally: Counter[str] = Counter()
         for counts in gather_object([self.tally.counts]):
@@ -333,6 +363,8 @@ class Trainer:
         for line in changed_settings(self.out / "config.yaml", self.config):
             self.say(f"setting changed since this run began: {line}")
         write_text(self.out / "config.yaml", to_yaml(self.config))
+        if self.start is not None and not (self.out / START).is_dir():
+            save_model(self.start, self.out / START)
         versions = {"hyvlm": hyvlm.__version__, "torch": torch.__version__}
         write_text(self.out / "env.json", json.dumps(versions) + "\n")
         parameters = sum(p.numel() for p in self.module.parameters() if p.requires_grad)
