@@ -51,7 +51,8 @@ STYLE = {
 
 
 @contextmanager
-def _style() -> Iterator[None]:
+def style() -> Iterator[None]:
+    """The settings of every figure of the library, inside the block alone."""
     with rc_context(STYLE):
         yield
 
@@ -73,7 +74,7 @@ def radius_distribution(
     if not panels:
         raise ValueError(f"no view with a finite radius to draw; views are {', '.join(COLOURS)}")
     edges = np.histogram_bin_edges(np.concatenate(list(now.values())), bins=bins)
-    with _style():
+    with style():
         figure = Figure(figsize=(6.4, 1.9 * len(panels) + 0.5), layout="constrained")
         axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
         for ax, views in zip(axes, panels, strict=True):
@@ -100,7 +101,7 @@ def pair_distances(matched: ArrayLike, unmatched: ArrayLike, *, bins: int = 60) 
     if len(groups) < 2:
         raise ValueError("both matched and unmatched pairs need at least one finite distance")
     edges = np.histogram_bin_edges(np.concatenate(list(groups.values())), bins=bins)
-    with _style():
+    with style():
         figure = Figure(figsize=(6.4, 2.4), layout="constrained")
         ax = figure.subplots()
         for (name, values), colour in zip(groups.items(), (COLOURS["image"], COLOURS["part_text"]), strict=True):
@@ -146,7 +147,7 @@ def loss_curves(metrics: str | Path | Sequence[Mapping[str, Any]], *, smooth: fl
     names = ["loss", *dict.fromkeys(key for row in rows for key in row if key.startswith("term/"))]
     columns = min(4, len(names))
     lines = math.ceil(len(names) / columns)
-    with _style():
+    with style():
         figure = Figure(figsize=(2.2 * columns + 0.4, 1.5 * lines + 0.5), layout="constrained")
         axes = figure.subplots(lines, columns, sharex=True, squeeze=False).ravel()
         for ax, name in zip(axes, names, strict=False):
@@ -192,7 +193,7 @@ def part_gallery(scenes: Sequence[tuple[Placed, Sequence[Placed]]]) -> Figure:
     if not scenes:
         raise ValueError("a gallery needs at least one image")
     widest = max(len(parts) for _, parts in scenes)
-    with _style():
+    with style():
         figure = Figure(figsize=(1.45 * (widest + 1.25), 1.85 * len(scenes)), layout="constrained")
         grid = figure.subplots(
             len(scenes), widest + 1, squeeze=False, gridspec_kw={"width_ratios": [1.25, *[1] * widest]}
