@@ -16,8 +16,9 @@ from torch.utils.data import Dataset
 from hyvlm.registry import Registry
 from hyvlm.types import Sample
 
-#: What a sample set is opened for: images with captions and parts; images with one class each; images with label sets.
-CONTENTS = ("pairs", "classes", "labels")
+#: What a sample set is opened for: images with captions and parts; images with one class each; images with label sets;
+#: texts without images; images with a true caption and false ones.
+CONTENTS = ("pairs", "classes", "labels", "texts", "negatives")
 
 
 class SampleSet(Dataset[Sample]):
@@ -27,10 +28,12 @@ class SampleSet(Dataset[Sample]):
         name: The data set and where it was read from, as the user gave it ("scenes", "coco:/data/coco").
         split: Which split.
         fingerprint: Hash of the content that a sample can depend on; equal fingerprints mean equal samples.
-        classes: Class names, for contents "classes" and "labels"; ``Sample.labels`` indexes them.
+        classes: Class names, for contents "classes" and "labels", and of texts or negatives that are sorted into some;
+            ``Sample.labels`` indexes them.
         parents: Child name to parent name of the class taxonomy, where one is known.
         dropped: How many samples were left out when the set was opened, by reason; they are not in ``len``.
         dropped_examples: Where the first few of them are.
+        expected: How many samples the published set has, where that is known.
     """
 
     name: str
@@ -40,6 +43,7 @@ class SampleSet(Dataset[Sample]):
     parents: Mapping[str, str] | None = None
     dropped: Mapping[str, int] = MappingProxyType({})
     dropped_examples: Sequence[str] = ()
+    expected: int | None = None
 
     @abstractmethod
     def __len__(self) -> int: ...

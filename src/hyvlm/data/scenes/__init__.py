@@ -1,13 +1,14 @@
 """The built-in data set: drawn scenes with captions, grounded parts, masks, label sets, hard negatives and a taxonomy.
 
 It needs no files. ``open_data("scenes")`` or ``open_data("scenes:4000")`` (4,000 training scenes) opens it; validation
-and test hold 500 scenes each, and no scene of one split shares its description with one of another.
+and test hold 500 scenes each, and no scene of one split shares its description with one of another. ``scenes-long`` has
+the same images with a short and a long description each.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -17,6 +18,7 @@ from PIL import Image
 
 from hyvlm.data.catalog import DATASETS, SampleSet
 from hyvlm.data.scenes.drawing import CANVAS, render
+from hyvlm.data.scenes.long import LongTexts, long_texts
 from hyvlm.data.scenes.text import Wording
 from hyvlm.data.scenes.world import (
     COLOURS,
@@ -53,16 +55,22 @@ __all__ = [
     "SPLITS",
     "TAXONOMY",
     "HardNegative",
+    "LongScenePairs",
+    "LongTexts",
     "Relation",
     "Scene",
     "SceneCrops",
     "SceneLabels",
+    "SceneNegatives",
     "SceneObject",
     "ScenePairs",
+    "SceneTexts",
     "crop_box",
     "describe_scene",
+    "long_texts",
     "nearest_neighbour_accuracy",
     "open_scenes",
+    "open_scenes_long",
     "render",
 ]
 
@@ -132,7 +140,7 @@ def _drawn(split: str, index: int) -> tuple[Scene, Image.Image, tuple[Image.Imag
 
 
 class _Scenes(SampleSet):
-    """What the three contents share.
+    """What all contents share.
 
     Args:
         split: "train", "val" or "test".
@@ -142,13 +150,14 @@ class _Scenes(SampleSet):
     """
 
     content: str
+    variant: str = ""
     images_of: str = "whole"
 
     def __init__(self, split: str, count: int, name: str = "scenes") -> None:
         _check_split(split)
         self.name, self.split, self.count = name, split, count
         self.image_fingerprint = _digest(self.images_of, split, count)
-        self.fingerprint = _digest(self.content, split, count)
+        self.fingerprint = _digest(self.variant + self.content, split, count)
 
     def __len__(self) -> int:
         return self.count
@@ -157,6 +166,21 @@ class _Scenes(SampleSet):
         if not 0 <= index < len(self):
             raise IndexError(f"sample {index} of {self.name}, which has {len(self)}")
         return index
+
+    @staticmethod
+    def _texts(scene: Scene) -> list[str]:
+        return list(scene.captions)
+
+
+class _LongScenes(_Scenes):
+    """A short and a long text in place of the captions."""
+
+    variant = "long "
+
+    @staticmethod
+    def _texts(scene: Scene) -> list[str]:
+        texts = long_texts(scene)
+        return [texts.short, texts.long]
 
 
 class ScenePairs(_Scenes):
@@ -171,7 +195,7 @@ class ScenePairs(_Scenes):
         return Sample(
             key=f"scene-{self.split}-{index:06d}",
             image=image.copy(),
-            texts=list(scene.captions),
+            texts=self._texts(scene),
             parts=[Part(crop.copy(), phrase) for crop, phrase in zip(crops, scene.phrases, strict=True)],
             labels=list(scene.labels),
         )
@@ -214,6 +238,60 @@ class SceneCrops(_Scenes):
         )
 
 
+class SceneTexts(_Scenes):
+    """The captions of :class:`ScenePairs` without the images, which are not drawn."""
+
+    content = "texts"
+
+    def __getitem__(self, index: int) -> Sample:
+        scene = describe_scene(self._check_index(index), self.split)
+        return Sample(f"scene-{self.split}-{index:06d}", None, texts=self._texts(scene))
+
+
+class SceneNegatives(_Scenes):
+    """Whole images with one true caption and those made false by one swap; three samples a scene.
+
+    Classes are the three captions: of two related objects, of the list of all objects, the full one.
+    """
+
+    content = "negatives"
+    classes = ("relation", "list", "full")
+
+    def __len__(self) -> int:
+        return 3 * self.count
+
+    def __getitem__(self, index: int) -> Sample:
+        which, label = divmod(self._check_index(index), 3)
+        scene, image, _ = _drawn(self.split, which)
+        return Sample(
+            key=f"scene-{self.split}-{which:06d}-{self.classes[label]}",
+            image=image.copy(),
+            texts=[scene.captions[label + 1]],
+            labels=[label],
+            negatives=[n.text for n in scene.hard_negatives if n.caption == label + 1],
+        )
+
+
+class LongScenePairs(_LongScenes, ScenePairs):
+    """As :class:`ScenePairs`, with two ``texts``: the long description's first sentence, and all of it."""
+
+
+class _LongSceneTexts(_LongScenes, SceneTexts):
+    pass
+
+
+class _LongSceneNegatives(_LongScenes):
+    """Whole images with the long description and up to five false ones."""
+
+    content = "negatives"
+
+    def __getitem__(self, index: int) -> Sample:
+        scene, image, _ = _drawn(self.split, self._check_index(index))
+        texts = long_texts(scene)
+        key = f"scene-{self.split}-{index:06d}"
+        return Sample(key, image.copy(), texts=[texts.long], negatives=list(texts.negatives))
+
+
 @DATASETS.register("scenes")
 def open_scenes(location: str = "", *, split: str | None = None, content: str = "pairs") -> SampleSet:
     """Open the built-in scenes.
@@ -221,19 +299,37 @@ def open_scenes(location: str = "", *, split: str | None = None, content: str = 
     Args:
         location: Empty, or the number of training scenes (10,000 if empty).
         split: "train", "val" or "test" (500 scenes each); None is "test".
-        content: "pairs", "classes" (crops of single objects) or "labels".
+        content: "pairs", "classes" (crops of single objects), "labels", "texts" or "negatives".
     Raises:
         ValueError: If one of them is none of these.
     """
-    kinds = {kind.content: kind for kind in (ScenePairs, SceneCrops, SceneLabels)}
-    if content not in kinds:
-        raise ValueError(unknown("content", content, list(kinds)))
+    kinds = (ScenePairs, SceneCrops, SceneLabels, SceneTexts, SceneNegatives)
+    return _open("scenes", kinds, location, split, content)
+
+
+@DATASETS.register("scenes-long")
+def open_scenes_long(location: str = "", *, split: str | None = None, content: str = "pairs") -> SampleSet:
+    """Open the built-in scenes with a short and a long text each.
+
+    Args:
+        location, split: As of :func:`open_scenes`.
+        content: "pairs", "texts" or "negatives".
+    Raises:
+        ValueError: If one of them is none of these.
+    """
+    return _open("scenes-long", (LongScenePairs, _LongSceneTexts, _LongSceneNegatives), location, split, content)
+
+
+def _open(name: str, kinds: Sequence[type[_Scenes]], location: str, split: str | None, content: str) -> SampleSet:
+    offered = {kind.content: kind for kind in kinds}
+    if content not in offered:
+        raise ValueError(unknown("content", content, list(offered)))
     split = split or "test"
     _check_split(split)
     if location and not (location.isascii() and location.isdigit() and int(location) > 0):
-        raise ValueError(f"scenes:{location}: what follows is the number of training scenes, a positive whole number")
+        raise ValueError(f"{name}:{location}: what follows is the number of training scenes, a positive whole number")
     count = int(location) if location and split == "train" else _COUNTS[split]
-    return kinds[content](split, count, f"scenes:{location}" if location else "scenes")
+    return offered[content](split, count, f"{name}:{location}" if location else name)
 
 
 def nearest_neighbour_accuracy(train: SampleSet, test: SampleSet, *, size: int = 32) -> float:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hyvlm.data.scenes.world import FAMILIES, OPPOSITE, HardNegative, Relation, SceneObject, Stream, swapped, swaps
 
-_NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five"}
+NUMBERS = {0: "no", 1: "one", 2: "two", 3: "three", 4: "four", 5: "five"}
 #: How many relations the longest caption tells, by the number of objects; so it fits CLIP's 77 tokens.
 _TOLD = {2: 1, 3: 2, 4: 2, 5: 1}
 
@@ -20,8 +20,8 @@ class Wording:
 
     def __init__(self, stream: Stream, count: int) -> None:
         pairs = count * (count - 1) // 2
-        self._order = _shuffled(stream, count)
-        self._told = _shuffled(stream, pairs)
+        self._order = shuffled(stream, count)
+        self._told = shuffled(stream, pairs)
         self._turned = [stream.uniform() < 0.5 for _ in range(pairs)]
         self._broad = [stream.uniform() < 0.25 for _ in range(count)]
         self._detail = [stream.uniform() for _ in range(count)]
@@ -39,7 +39,7 @@ class Wording:
         pair = told[0]
         general = f"a {kinds[pair.subject]} and a {kinds[pair.object]}"
         related = f"a {objects[pair.subject].leaf} {pair.name} a {objects[pair.object].leaf}"
-        count, in_order = _NUMBERS[len(objects)], [objects[i] for i in self._order]
+        count, in_order = NUMBERS[len(objects)], [objects[i] for i in self._order]
         *most, last = (f"a {o.leaf}" for o in in_order)
         listed = f"{count} objects: {', '.join(most)} and {last}"
         sentences = [f"{count.capitalize()} objects."]
@@ -58,11 +58,8 @@ class Wording:
         """
         false = []
         for attribute, lot in self._swap.items():
-            pairs = swaps(objects, attribute)
-            if pairs:
-                i, j = pairs[int(lot * len(pairs))]
-                altered = list(objects)
-                altered[i], altered[j] = swapped(objects[i], objects[j], attribute)
+            altered = exchanged(objects, attribute, lot)
+            if altered:
                 written = self.captions(altered, relations)
                 false += [HardNegative(attribute, level, written[level]) for level in (2, 3)]
         reversed_relations = [replace(r, name=OPPOSITE[r.name]) for r in relations]
@@ -74,6 +71,17 @@ def turned(relation: Relation) -> Relation:
     return Relation(relation.object, OPPOSITE[relation.name], relation.subject)
 
 
+def exchanged(objects: Sequence[SceneObject], attribute: str, lot: float) -> list[SceneObject] | None:
+    """The objects with the ``attribute`` of two exchanged; ``lot`` in [0, 1) says of which; None if none can be."""
+    pairs = swaps(objects, attribute)
+    if not pairs:
+        return None
+    i, j = pairs[int(lot * len(pairs))]
+    altered = list(objects)
+    altered[i], altered[j] = swapped(objects[i], objects[j], attribute)
+    return altered
+
+
 def _phrase(o: SceneObject, detail: float) -> str:
     if detail < 0.65:
         return f"a {o.leaf}"
@@ -82,6 +90,7 @@ def _phrase(o: SceneObject, detail: float) -> str:
     return f"a {o.colour} {o.shape}" if detail < 0.95 else f"a {o.material} {o.shape}"
 
 
-def _shuffled(stream: Stream, count: int) -> list[int]:
+def shuffled(stream: Stream, count: int) -> list[int]:
+    """0 to ``count - 1`` in an order drawn by lot."""
     left = list(range(count))
     return [left.pop(stream.below(len(left))) for _ in range(count)]

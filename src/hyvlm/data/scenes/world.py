@@ -164,7 +164,7 @@ class Scene:
 
 
 def seed_of(split: str, index: int, purpose: int) -> tuple[int, ...]:
-    """Seed of the stream that serves one ``purpose`` (0 layout, 1 words, 2 pixels, 3 crops) of one scene."""
+    """Seed of the stream for one ``purpose`` of one scene: 0 layout, 1 words, 2 pixels, 3 crops, 4 long texts."""
     return SCENES_VERSION, SPLITS.index(split), index, purpose
 
 
