@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from hyvlm.models import DualEncoder, build_model
-from hyvlm.models.convert import KEY_MAPS
-from hyvlm.models.pretrained import check_state_dict
+from hyvlm.models.convert import KEY_MAPS, check_state_dict
 
 CHECKPOINTS = Path(__file__).parents[1] / "golden" / "checkpoints"
 SOURCES = ["clip", "meru", "hycoclip", "uncha"]

@@ -18,6 +18,9 @@ def test_the_presets() -> None:
         "vit-b-16": (16, 768, 12, 12),
         "vit-l-16": (16, 1024, 24, 16),
         "vit-l-14": (14, 1024, 24, 16),
+        "open-clip-vit-b-32": (32, 768, 12, 12),
+        "open-clip-vit-b-16": (16, 768, 12, 12),
+        "open-clip-vit-l-14": (14, 1024, 24, 16),
     }
 
 
@@ -58,12 +61,16 @@ def test_full_size_models_have_the_released_shapes(size: str) -> None:
         ({"preset": "tiny", "dim": 0}, "model.dim must be a positive whole number, got 0"),
         ({"preset": "tiny", "dim": True}, "model.dim must be a positive whole number, got True"),
         ({"preset": "tiny", "image": {"stem": "yes"}}, "model.image.stem must be true or false, got 'yes'"),
+        ({"preset": "tiny", "image": {"mlp_ratio": 0}}, "model.image.mlp_ratio must be a positive number, got 0"),
+        ({"preset": "tiny", "text": {"mlp_ratio": "4"}}, "model.text.mlp_ratio must be a positive number, got '4'"),
+        ({"preset": "tiny", "image": {"positions": "cos"}}, "positions must be 'sincos' or 'learned', got 'cos'"),
+        ({"preset": "tiny", "text": {"activation": ["gelu"]}}, "must be 'gelu' or 'quick_gelu', got ['gelu']"),
         ({"preset": "tiny", "pixel_mean": [0.5]}, "model.pixel_mean must be three numbers"),
         ({"preset": "vit-s-16", "image": {"heads": 7}}, "divisible by 4 and by model.image.heads, got 384 and 7"),
         ({"preset": "vit-s-16", "text": {"heads": 7}}, "divisible by model.text.heads, got 512 and 7"),
         ({"preset": "vit-s-16", "image": {"image_size": 225}}, "divisible by model.image.patch, got 225 and 16"),
         ({"preset": "tiny", "image": {"patch": 16}}, "model.image.patch must be 8, the stem's stride, got 16"),
-        ({"dim": 64}, "model.image is missing; give it or name a model.preset (tiny, vit-b-16"),
+        ({"dim": 64}, "model.image is missing; give it or name a model.preset (open-clip-vit-b-16,"),
         ({"image": {"width": 64, "heads": 2}}, "model.image.depth is missing"),
     ],
 )
@@ -78,3 +85,14 @@ def test_overrides_reach_one_key_and_leave_the_rest() -> None:
     config = resolve_model({"preset": "vit-b-16", "image": {"depth": 3}, "pixel_std": [1, 1, 1]})
     assert (config.image.depth, config.image.width, config.text.depth) == (3, 768, 12)
     assert config.pixel_std == (1.0, 1.0, 1.0)
+
+
+def test_a_configuration_from_before_a_key_existed_means_what_it_meant() -> None:
+    old = PRESETS["tiny"].to_dict()
+    for tower, keys in {
+        "image": ["positions", "pre_norm", "activation", "mlp_ratio"],
+        "text": ["activation", "mlp_ratio"],
+    }.items():
+        for key in keys:
+            del old[tower][key]
+    assert resolve_model(old) == PRESETS["tiny"]

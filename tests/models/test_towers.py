@@ -100,13 +100,63 @@ def test_text_gradients_equal_those_of_all_77_positions(text_tower: TextTower) -
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=0, atol=1e-12, msg=name)
 
 
-def test_a_text_runs_at_the_longest_length_of_its_batch(text_tower: TextTower) -> None:
+def test_texts_run_at_the_longest_length_of_their_group(text_tower: TextTower) -> None:
     seen = []
-    hook = text_tower.transformer.resblocks[0].register_forward_hook(lambda _m, _i, out: seen.append(out.shape[1]))
-    text_tower(texts(4, 11))
+    hook = text_tower.transformer.resblocks[0].register_forward_hook(lambda _m, _i, out: seen.append(out.shape[:2]))
+    text_tower(texts(10, 11, 9))
+    text_tower(texts(77, 12, 10))
+    text_tower.tokens(texts(77, 12, 10))
     text_tower(texts(77))
     hook.remove()
-    assert seen == [11, 77]
+    assert seen == [(3, 11), (2, 12), (1, 77), (2, 12), (1, 77), (1, 77)]
+
+
+def in_one_group(tower: TextTower, monkeypatch: pytest.MonkeyPatch) -> TextTower:
+    monkeypatch.setattr("hyvlm.models.towers.group_by_length", lambda lengths: [torch.arange(len(lengths)).numpy()])
+    return tower
+
+
+@pytest.mark.parametrize("path", ["pooled", "tokens"])
+def test_groups_change_neither_outputs_nor_gradients(
+    text_tower: TextTower, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = texts(30, 3, 77, 4, 9, 29, 2, 70)
+    grouped, whole = copy.deepcopy(text_tower), copy.deepcopy(text_tower)
+
+    def run(tower: TextTower) -> Tensor:
+        if path == "pooled":
+            return tower(batch)
+        pooled, words = tower.tokens(batch)
+        assert words.shape == (8, 77, 32)
+        counted = torch.arange(77) <= batch.argmax(-1, keepdim=True)
+        return torch.cat([pooled, words[counted]])
+
+    found = run(grouped)
+    found.square().sum().backward()
+    in_one_group(whole, monkeypatch)
+    expected = run(whole)
+    expected.square().sum().backward()
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    for (name, ours), theirs in zip(grouped.named_parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-10, atol=1e-12, msg=name)
+
+
+def test_groups_agree_in_single_precision(text_tower: TextTower, monkeypatch: pytest.MonkeyPatch) -> None:
+    tower, batch = copy.deepcopy(text_tower).float(), texts(30, 3, 77, 4, 9, 29, 2, 70)
+    found = tower(batch)
+    expected = in_one_group(tower, monkeypatch)(batch)
+    assert (found - expected).abs().max() <= 1e-6 * expected.abs().max()
+
+
+@pytest.mark.parametrize("tower", ["learned", "quick_gelu"])
+def test_towers_in_the_form_of_clip_equal_the_full_forward(tower: str) -> None:
+    torch.manual_seed(0)
+    form = {"learned": {"positions": "learned"}, "quick_gelu": {"activation": "quick_gelu", "mlp_ratio": 2.5}}[tower]
+    clip = ImageTower(image_size=32, patch=8, width=32, depth=2, heads=2, pre_norm=True, **form).double()
+    images = torch.rand(2, 3, 16, 32, dtype=torch.float64)
+    torch.testing.assert_close(clip(images), VisionTransformer.forward(clip, images), rtol=0, atol=1e-12)
+    torch.testing.assert_close(clip.tokens(images)[0], clip(images), rtol=0, atol=1e-12)
+    assert isinstance(clip.pos_embed, torch.nn.Parameter) == (tower == "learned")
 
 
 def test_a_text_is_encoded_alike_whatever_it_is_batched_with(text_tower: TextTower) -> None:

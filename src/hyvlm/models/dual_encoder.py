@@ -106,7 +106,7 @@ class DualEncoder(nn.Module):
     def text_features(self, tokens: Tensor) -> Tensor:
         """Tangent vectors before scaling, ``(B, D)``, of token ids ``(B, L)``, 0-padded. B may be 0.
 
-        The cost is that of the longest text, not of L; padding does not change a feature.
+        The cost is that of the texts' own lengths, not of L; padding does not change a feature.
 
         Raises:
             TypeError: If tokens are no tensor.
@@ -153,9 +153,9 @@ class DualEncoder(nn.Module):
     def encode_image_tokens(self, pixels: Tensor) -> tuple[Tensor, Tokens]:
         """Points of images and of their patches, from one pass; arguments as in :meth:`image_features`.
 
-        A token's feature is the tower's output at the token, after the final norm, through the image projection; it is
-        scaled and lifted like the image's own (HyFL-CLIP, the tokens of Eq. 17). One lift takes all, so that the manifold's count
-        of bounded vectors is of images and tokens together.
+        A token's feature (the tokens of HyFL-CLIP, Eq. 17) is the tower's output there, after the final norm, through
+        the image projection; it is scaled and lifted like the image's own. One lift takes all, so that the manifold's
+        count of bounded vectors is of images and tokens together.
 
         Returns:
             Points ``(B, D)``, those of :meth:`encode_image`; points ``(B, T, D)`` of the T = rows * columns patches,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from open_clip import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
 
 from hyvlm.registry import Registry, unknown
 
@@ -21,6 +24,10 @@ class ImageTowerConfig:
     depth: int
     heads: int
     stem: bool = False
+    positions: Literal["sincos", "learned"] = "sincos"
+    pre_norm: bool = False
+    activation: Literal["gelu", "quick_gelu"] = "gelu"
+    mlp_ratio: float = 4.0
 
     def __post_init__(self) -> None:
         if self.width % self.heads or self.width % 4:
@@ -44,6 +51,8 @@ class TextTowerConfig:
     width: int = 512
     depth: int = 12
     heads: int = 8
+    activation: Literal["gelu", "quick_gelu"] = "gelu"
+    mlp_ratio: float = 4.0
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -80,6 +89,18 @@ PRESETS.register("vit-s-16")(ModelConfig(image=ImageTowerConfig(width=384, depth
 PRESETS.register("vit-b-16")(ModelConfig(image=ImageTowerConfig(width=768, depth=12, heads=12)))
 PRESETS.register("vit-l-16")(ModelConfig(image=ImageTowerConfig(width=1024, depth=24, heads=16)))
 PRESETS.register("vit-l-14")(ModelConfig(image=ImageTowerConfig(patch=14, width=1024, depth=24, heads=16)))
+
+
+def _open_clip(patch: int, *, width: int = 768, depth: int = 12, heads: int = 12, dim: int = 512) -> ModelConfig:
+    """A model of open_clip's catalogue: learned positions, a norm before the blocks, CLIP's own pixel statistics."""
+    image = ImageTowerConfig(patch=patch, width=width, depth=depth, heads=heads, positions="learned", pre_norm=True)
+    text = TextTowerConfig(width=dim, heads=dim // 64)
+    return ModelConfig(image=image, text=text, dim=dim, pixel_mean=OPENAI_DATASET_MEAN, pixel_std=OPENAI_DATASET_STD)
+
+
+PRESETS.register("open-clip-vit-b-32")(_open_clip(32))
+PRESETS.register("open-clip-vit-b-16")(_open_clip(16))
+PRESETS.register("open-clip-vit-l-14")(_open_clip(14, width=1024, depth=24, heads=16, dim=768))
 
 
 def resolve_model(section: Mapping[str, Any]) -> ModelConfig:
@@ -132,6 +153,14 @@ def _parse_value(kind: Any, value: Any, where: str) -> Any:
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             return value
         raise ValueError(f"{where} must be a positive whole number, got {value!r}")
+    if kind is float:
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
+            return float(value)
+        raise ValueError(f"{where} must be a positive number, got {value!r}")
+    if get_origin(kind) is Literal:
+        if value in get_args(kind):
+            return value
+        raise ValueError(f"{where} must be {' or '.join(map(repr, get_args(kind)))}, got {value!r}")
     if kind == tuple[float, float, float]:
         if isinstance(value, list | tuple) and len(value) == 3 and all(isinstance(v, int | float) for v in value):
             return tuple(float(v) for v in value)

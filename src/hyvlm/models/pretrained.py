@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,12 @@ import torch
 from PIL import Image
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 import hyvlm
+from hyvlm.models.convert import check_state_dict
 from hyvlm.models.dual_encoder import DualEncoder, build_model
+from hyvlm.models.openclip import OPEN_CLIP, load_open_clip
 from hyvlm.models.tokenizer import Tokenizer
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -50,19 +52,25 @@ def load(
 
     Args:
         path: A folder that :func:`save_model` wrote, or a run folder: then its newest complete ``checkpoints/step_N``.
+            Or a text ``open_clip:NAME/WEIGHTS``: see :func:`hyvlm.models.openclip.load_open_clip`.
         device: Where the model goes.
     Returns:
-        The model (eval mode, float32); its preprocessing, a PIL image to uint8 ``(3, H, W)``; its tokenizer.
+        The model (eval mode, float32); its preprocessing, a PIL image to uint8 ``(3, H, W)``, which squashes to a
+        square, but for a model of open_clip does what open_clip would (nearly always, cut the centre); its tokenizer.
     Raises:
         FileNotFoundError: If there is no model at ``path``.
+        ConnectionError: If weights of open_clip cannot be fetched.
         ValueError: If a file is cut short or not what its name says, or weights and configuration do not fit.
     """
     from hyvlm.data.transforms import eval_transform
 
-    folder = find_model(path)
-    model = build_model(_read_config(folder / CONFIG))
-    load_state(model, folder / WEIGHTS)
-    preprocess = eval_transform(model.image_tower.image_size)
+    if str(path).startswith(OPEN_CLIP):
+        model, resize = load_open_clip(str(path))
+    else:
+        folder = find_model(path)
+        model, resize = build_model(_read_config(folder / CONFIG)), "squash"
+        load_state(model, folder / WEIGHTS)
+    preprocess = eval_transform(model.image_tower.image_size, resize)
     return model.eval().to(device), preprocess, Tokenizer(model.text_tower.context_length)
 
 
@@ -110,20 +118,6 @@ def load_state(model: DualEncoder, file: str | Path) -> None:
         raise ValueError(f"'{file}' is cut short or not a safetensors file: {error}") from error
     check_state_dict(model, weights, f"'{file}'")
     model.load_state_dict(weights)
-
-
-def check_state_dict(model: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
-    """Raise a ValueError that names the first difference if ``weights``, read from ``source``, do not fit ``model``."""
-    expected = model.state_dict()
-    for key, value in expected.items():
-        if key not in weights:
-            raise ValueError(f"{source} lacks '{key}', which the configuration needs with shape {tuple(value.shape)}")
-        if weights[key].shape != value.shape:
-            found, wanted = tuple(weights[key].shape), tuple(value.shape)
-            raise ValueError(f"{source} has '{key}' with shape {found}, but the configuration needs {wanted}")
-    surplus = [key for key in weights if key not in expected]
-    if surplus:
-        raise ValueError(f"{source} has '{surplus[0]}' ({len(surplus)} such keys), for which the model has no place")
 
 
 def fingerprint(model: DualEncoder) -> str:
