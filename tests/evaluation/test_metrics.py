@@ -12,13 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score
 from torch import Tensor
+from torchmetrics.functional.retrieval import retrieval_r_precision
 
 from hyvlm.evaluation.metrics import (
     BLOCK,
     MIN_ROWS,
     average_precision,
+    choose_between,
     classify,
     mean_per_class,
+    ranked_precision,
+    ranks_among,
     recall_per_class,
     retrieval_ranks,
     wilson_interval,
@@ -240,3 +244,108 @@ def test_wilson_interval_of_known_shares() -> None:
     assert low == pytest.approx((centre - half) / (1 + z * z / n), abs=1e-12)
     assert high == pytest.approx((centre + half) / (1 + z * z / n), abs=1e-12)
     assert wilson_interval(0, 10)[0] == 0
+
+
+def precisions_by_loops(row: np.ndarray, match: np.ndarray) -> tuple[float, float]:
+    """Average precision and Precision@R of one ranking, candidates that do not match first among equals."""
+    order = sorted(range(len(row)), key=lambda j: (-row[j], match[j]))
+    hits = [bool(match[j]) for j in order]
+    precisions = [sum(hits[: place + 1]) / (place + 1) for place, hit in enumerate(hits) if hit]
+    return sum(precisions) / len(precisions), sum(hits[: len(precisions)]) / len(precisions)
+
+
+@given(SEEDS, st.integers(1, 30), st.integers(2, 40), st.integers(1, 4), st.integers(1, 50))
+@settings(max_examples=60, deadline=None)
+def test_ranked_precision_equals_the_loops(seed: int, queries: int, candidates: int, levels: int, block: int) -> None:
+    """Scores of few levels, so that most of them tie."""
+    generator = np.random.default_rng(seed)
+    scores = torch.from_numpy(generator.integers(0, levels, (queries, candidates)).astype(np.float32))
+    owner = torch.from_numpy(generator.integers(0, 3, candidates))
+    query_owner = owner[torch.from_numpy(generator.integers(0, candidates, queries))]
+    found = ranked_precision(
+        table_score(scores), numbers(queries), numbers(candidates), query_owner, owner, block=block * candidates
+    )
+    match = (query_owner[:, None] == owner).numpy()
+    expected = [precisions_by_loops(row, m) for row, m in zip(scores.numpy(), match, strict=True)]
+    np.testing.assert_allclose(found.average_precision, [ap for ap, _ in expected], atol=1e-12)
+    np.testing.assert_allclose(found.precision_at_r, [pr for _, pr in expected], atol=1e-12)
+    assert found.tied == sum(bool({*row[m]} & {*row[~m]}) for row, m in zip(scores.numpy(), match, strict=True))
+
+
+def test_ranked_precision_agrees_with_the_libraries_where_nothing_ties() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.rand(20, 50, generator=generator)
+    owner = torch.randint(0, 4, (50,), generator=generator)
+    query_owner = torch.arange(20) % 4
+    found = ranked_precision(table_score(scores), numbers(20), numbers(50), query_owner, owner)
+    for i in range(20):
+        match = owner == query_owner[i]
+        assert found.average_precision[i].item() == pytest.approx(average_precision_score(match, scores[i]), abs=1e-9)
+        expected = retrieval_r_precision(scores[i], match)
+        assert found.precision_at_r[i].item() == pytest.approx(expected.item(), abs=1e-6)
+
+
+def test_ranked_precision_leaves_the_query_itself_out() -> None:
+    """Texts 0, 1 (one class) and 2, 3 (another): each is most like itself, then like the next one."""
+    scores = torch.tensor([[9.0, 5, 1, 2], [5, 9, 3, 1], [1, 3, 9, 2], [2, 1, 2, 9]])
+    owner = torch.tensor([0, 0, 1, 1])
+    every = torch.arange(4)
+    found = ranked_precision(table_score(scores), numbers(4), numbers(4), owner, owner, itself=every)
+    # query 2 finds a stranger first; query 3 ties with one
+    assert found.average_precision.tolist() == [1, 1, 1 / 2, 1 / 2]
+    assert found.precision_at_r.tolist() == [1, 1, 0, 0]
+    assert found.tied == 1
+
+
+def test_ranked_precision_names_a_query_without_match() -> None:
+    scores, owner = torch.zeros(2, 3), torch.tensor([0, 0, 1])
+    with pytest.raises(ValueError, match="query 1 has no match"):
+        ranked_precision(table_score(scores), numbers(2), numbers(3), torch.tensor([0, 7]), owner)
+    with pytest.raises(ValueError, match="query 0 has no match"):  # the query itself is none
+        ranked_precision(
+            table_score(scores), numbers(1), numbers(3), torch.tensor([1]), owner, itself=torch.tensor([2])
+        )
+    with pytest.raises(ValueError, match="no query"):
+        ranked_precision(table_score(scores), numbers(0), numbers(3), torch.empty(0, dtype=torch.long), owner)
+
+
+@given(SEEDS, st.integers(1, 150), st.integers(1, 20), st.integers(1, 4), st.integers(1, 5))
+@settings(max_examples=30, deadline=None)
+def test_ranks_among_equal_the_loops(seed: int, queries: int, candidates: int, repetitions: int, levels: int) -> None:
+    """Points on a line of few places, scored by their product."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randint(0, levels, (*shape, 1), generator=generator).float()
+
+    points, common, extra = draw(queries), draw(candidates), draw(repetitions, queries)
+    ranks = ranks_among(lambda x, y: x @ y.T, points, common, extra)
+    expected = 1 + ((points * common.T)[None] >= points * extra).sum(-1)  # (Q, C) against (K, Q, 1)
+    assert ranks.shape == (repetitions, queries)
+    assert torch.equal(ranks, expected)
+
+
+def test_an_extra_candidate_ties_exactly_with_its_equal() -> None:
+    """Whatever the rounding of the product: the extra candidate is one of the common ones."""
+    generator = torch.Generator().manual_seed(1)
+    common = torch.randn(70, 513, generator=generator)
+    ranks = ranks_among(lambda x, y: x @ y.T, common, common, common[None])
+    assert (ranks == 2 + ((common @ common.T) > (common * common).sum(1)[:, None] * 1.001).sum(1)).all()
+
+
+@given(SEEDS, st.integers(1, 200), st.integers(1, 4))
+@settings(max_examples=30, deadline=None)
+def test_choose_between_equals_the_loops(seed: int, queries: int, levels: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    points, right, wrong = (torch.randint(0, levels, (queries, 2), generator=generator).float() for _ in range(3))
+    found = choose_between(lambda x, y: x @ y.T, points, right, wrong)
+    good, bad = (points * right).sum(1), (points * wrong).sum(1)
+    assert torch.equal(found.right, good > bad)
+    assert found.tied == int((good == bad).sum())
+
+
+def test_choose_between_needs_a_query_and_numbers() -> None:
+    with pytest.raises(ValueError, match="no query"):
+        choose_between(lambda x, y: x @ y.T, torch.empty(0, 2), torch.empty(0, 2), torch.empty(0, 2))
+    with pytest.raises(ValueError, match="not a number"):
+        choose_between(lambda x, y: x @ y.T, torch.ones(1, 2), torch.full((1, 2), torch.nan), torch.ones(1, 2))

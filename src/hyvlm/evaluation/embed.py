@@ -38,27 +38,37 @@ class Annotation:
     labels: list[int] = field(default_factory=list)
     ignored: list[int] = field(default_factory=list)
     part_texts: list[str] = field(default_factory=list)
+    negatives: list[str] = field(default_factory=list)
 
 
 @dataclass
-class ImageEmbeddings:
-    """Points of the images of a sample set that could be read.
+class Annotated:
+    """What is known of the samples of a set that could be used.
+
+    Attributes:
+        annotations: One for each of n samples.
+        total: How many samples there are, those dropped when the set was opened included; ``total - n`` were skipped.
+        skipped: Samples left out, by reason.
+        examples: Where the first few of them are.
+    """
+
+    annotations: list[Annotation]
+    total: int
+    skipped: Counter[str]
+    examples: list[str]
+
+
+@dataclass
+class ImageEmbeddings(Annotated):
+    """Points of the images of a sample set that could be read; skipped parts are counted under "part: REASON".
 
     Attributes:
         points: ``(n, D)``, on the model's device.
-        annotations: What is known of each of the n images.
-        total: How many samples there are, those dropped when the set was opened included; ``total - n`` were skipped.
-        skipped: Samples left out, by reason; parts are counted under "part: REASON".
-        examples: Where the first few of them are.
         part_points: ``(m, D)`` points of the part crops, if they were asked for; in the order of ``part_texts``.
         part_owner: ``(m,)`` int64, the row of ``points`` that each part belongs to.
     """
 
     points: Tensor
-    annotations: list[Annotation]
-    total: int
-    skipped: Counter[str]
-    examples: list[str]
     part_points: Tensor
     part_owner: Tensor
 
@@ -130,7 +140,7 @@ class Embedder:
         """
         size = image_size or self.image_size
         part_size = part_size or size
-        seen = self._key("annotations", samples=samples.fingerprint)
+        seen = self._annotations_key(samples)
         wholes = self._key("images", images=_image_fingerprint(samples), size=size, resize=resize)
         with_parts = self._key(
             "images and parts", samples=samples.fingerprint, size=size, resize=resize, part_size=part_size
@@ -151,16 +161,24 @@ class Embedder:
             self.cache.put(seen, known)
         return self._join(points, known, samples)
 
+    def annotations(self, samples: SampleSet) -> Annotated:
+        """What is known of the samples, their images aside: for sets without images."""
+        known = self.cache.get(self._annotations_key(samples))
+        if known is None:
+            _, known = self._pass(samples, None, None)
+            self.cache.put(self._annotations_key(samples), known)
+        return _annotated(known, samples)
+
+    def _annotations_key(self, samples: SampleSet) -> dict[str, Any]:
+        return self._key("annotations", samples=samples.fingerprint)
+
     def _join(self, points: CacheEntry, known: CacheEntry, samples: SampleSet) -> ImageEmbeddings:
         row = {index: i for i, index in enumerate(points.info["index"])}
         keep = [row[index] for index in known.info["index"]]
         part_points, part_owner = _parts_of(keep, len(row), points.tensors["part_points"], points.tensors["part_owner"])
         return ImageEmbeddings(
+            **vars(_annotated(known, samples)),
             points=points.tensors["points"][keep].to(self.device),
-            annotations=[Annotation(**values) for values in known.info["annotations"]],
-            total=len(samples) + _dropped_samples(samples),
-            skipped=Counter(known.info["skipped"]) + Counter(samples.dropped),
-            examples=[*samples.dropped_examples, *known.info["examples"]][:MAX_EXAMPLES],
             part_points=part_points.to(self.device),
             part_owner=part_owner.to(self.device),
         )
@@ -182,7 +200,7 @@ class Embedder:
         skipped: Counter[str] = Counter()
         examples: list[str] = []
         with evaluation_mode(self.model):
-            for batch in self._progress(loader, f"images of {samples.name}"):
+            for batch in self._progress(loader, f"{'images' if transform else 'samples'} of {samples.name}"):
                 for item in batch:
                     skipped.update(item.reasons)
                     examples.extend(item.places)
@@ -297,7 +315,9 @@ class _Reader(Dataset[_Item]):
             index, True, [f"part: {bad.reason}" for bad in sample.dropped], [str(bad) for bad in sample.dropped]
         )
         phrases = [part.text for part in sample.parts]
-        item.annotation = Annotation(list(sample.texts), list(sample.labels), list(sample.ignored), phrases)
+        item.annotation = Annotation(
+            list(sample.texts), list(sample.labels), list(sample.ignored), phrases, list(sample.negatives)
+        )
         item.pixels = pixels
         if self.part_transform is not None:
             item.parts = [self.part_transform(part.image) for part in sample.parts]
@@ -329,6 +349,15 @@ def progress(items: Iterable[T], what: str, *, quiet_s: float = 5.0, every_s: fl
         if time.monotonic() > due:
             print(f"{what}: batch {done}" + (f" of {total}" if total else ""), file=sys.stderr, flush=True)
             due = time.monotonic() + every_s
+
+
+def _annotated(known: CacheEntry, samples: SampleSet) -> Annotated:
+    return Annotated(
+        annotations=[Annotation(**values) for values in known.info["annotations"]],
+        total=len(samples) + _dropped_samples(samples),
+        skipped=Counter(known.info["skipped"]) + Counter(samples.dropped),
+        examples=[*samples.dropped_examples, *known.info["examples"]][:MAX_EXAMPLES],
+    )
 
 
 def _dropped_samples(samples: SampleSet) -> int:

@@ -122,6 +122,134 @@ def _count(mask: Tensor) -> Tensor:
     return mask.view(torch.uint8).sum(1, dtype=torch.int32).long()
 
 
+def ranks_among(score: ScoreFunction, queries: Tensor, candidates: Tensor, extra: Tensor) -> Tensor:
+    """The rank of an extra candidate among the common ones, for every query and in every repetition.
+
+    Args:
+        score: ``(n, ...), (m, ...) -> (n, m)``, higher is better.
+        queries: ``(Q, ...)``.
+        candidates: ``(C, ...)``, ranked for every query.
+        extra: ``(K, Q, ...)``, one more candidate of each query and repetition; it meets the common ones alone.
+    Returns:
+        ``(K, Q)`` int64, 1 (best) to C + 1: a common candidate of the same score stands before the extra one.
+    Raises:
+        ValueError: If there is no candidate, or a score is NaN.
+    """
+    ranks = torch.empty(extra.shape[:2], dtype=torch.long)
+    for start in range(0, len(queries), MIN_ROWS):
+        part = slice(start, min(start + MIN_ROWS, len(queries)))
+        # in one product with the common candidates, so that equal points tie exactly
+        together = torch.cat([candidates, extra[:, part].flatten(0, 1)])
+        _, scores = next(score_blocks(score, queries[part], together))
+        own = scores[:, len(candidates) :].unflatten(1, extra[:, part].shape[:2])  # (rows, K, rows)
+        own = own.diagonal(dim1=0, dim2=2).T.contiguous()  # (rows, K)
+        below = torch.searchsorted(scores[:, : len(candidates)].sort(1).values, own)
+        ranks[:, part] = (1 + len(candidates) - below).T.cpu()
+    return ranks
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Between two candidates of every query, whether the right one scores higher.
+
+    Attributes:
+        right: ``(Q,)`` bool; False in a tie.
+        tied: How many queries score both alike.
+    """
+
+    right: Tensor
+    tied: int
+
+
+def choose_between(score: ScoreFunction, queries: Tensor, right: Tensor, wrong: Tensor) -> Choices:
+    """Whether each of ``queries`` ``(Q, ...)`` scores its ``right`` above its ``wrong`` candidate, both ``(Q, ...)``.
+
+    Raises:
+        ValueError: If there is no query, or a score is NaN.
+    """
+    if len(queries) == 0:
+        raise ValueError("there is no query to choose a candidate for")
+    wins, tied = torch.empty(len(queries), dtype=torch.bool), 0
+    for start in range(0, len(queries), MIN_ROWS):
+        part = slice(start, min(start + MIN_ROWS, len(queries)))
+        _, scores = next(score_blocks(score, queries[part], torch.cat([right[part], wrong[part]])))
+        good, bad = (half.diagonal() for half in scores.chunk(2, dim=1))
+        wins[part] = (good > bad).cpu()
+        tied += int((good == bad).sum())
+    return Choices(wins, tied)
+
+
+@dataclass(frozen=True)
+class Precisions:
+    """How the matches of every query stand in its ranking of all candidates.
+
+    Attributes:
+        average_precision: ``(Q,)`` float64, the mean over the matches of the precision at the rank of each.
+        precision_at_r: ``(Q,)`` float64, share of matches among the first R candidates, R their number.
+        tied: How many queries score a match and another candidate alike.
+    """
+
+    average_precision: Tensor
+    precision_at_r: Tensor
+    tied: int
+
+
+def ranked_precision(
+    score: ScoreFunction,
+    queries: Tensor,
+    candidates: Tensor,
+    query_owner: Tensor,
+    candidate_owner: Tensor,
+    *,
+    itself: Tensor | None = None,
+    block: int | None = None,
+) -> Precisions:
+    """Average precision and Precision@R of every query (HyFL-CLIP, Sec. S1.3), in bounded memory.
+
+    In a tie the candidates that do not match stand before those that do.
+
+    Args:
+        score: ``(n, ...), (m, ...) -> (n, m)``, higher is better.
+        queries, candidates: Rows that ``score`` understands.
+        query_owner, candidate_owner: ``(Q,)`` and ``(N,)`` int64; a candidate matches a query of the same owner.
+        itself: ``(Q,)`` int64, which candidate is the query itself and is left out of its ranking; None if none is.
+    Raises:
+        ValueError: If there is no query, a query has no match, or a score is NaN.
+    """
+    if len(queries) == 0:
+        raise ValueError("there is no query to rank candidates for")
+    query_owner, candidate_owner = query_owner.to(queries.device), candidate_owner.to(queries.device)
+    average, at_r = torch.empty(len(queries), dtype=torch.double), torch.empty(len(queries), dtype=torch.double)
+    tied = 0
+    for part, scores in score_blocks(score, queries, candidates, block=block):
+        match = query_owner[part, None] == candidate_owner
+        if itself is not None:
+            own = itself[part, None].to(scores.device)
+            match, scores = match.scatter(1, own, False), scores.scatter(1, own, -torch.inf)  # behind all others
+        count = _count(match)
+        if not count.all():
+            raise ValueError(f"query {part.start + int((count == 0).nonzero()[0])} has no match among the candidates")
+        ordered, order = scores.sort(1, descending=True)
+        is_match = match.gather(1, order)
+        found = is_match.cumsum(1)
+        last = _last_of_ties(ordered)
+        rank = last + 1 - (found.gather(1, last) - found)  # of a match: the last of its tie, but for later matches
+        precision = torch.where(is_match, found.double() / rank, 0.0)
+        average[part] = (precision.sum(1) / count).cpu()
+        at_r[part] = (_count(is_match & (rank <= count[:, None])).double() / count).cpu()
+        mixed = (ordered[:, 1:] == ordered[:, :-1]) & (is_match[:, 1:] != is_match[:, :-1])
+        tied += int(mixed.any(1).sum())
+    return Precisions(average, at_r, tied)
+
+
+def _last_of_ties(ordered: Tensor) -> Tensor:
+    """For every place of sorted rows ``(n, N)``, the last place that holds the same value."""
+    places = torch.arange(ordered.shape[1], device=ordered.device)
+    ends = torch.full_like(ordered, True, dtype=torch.bool)
+    ends[:, :-1] = ordered[:, 1:] != ordered[:, :-1]
+    return torch.where(ends, places, ordered.shape[1]).flip(1).cummin(1).values.flip(1)
+
+
 @dataclass(frozen=True)
 class Predictions:
     """What zero-shot classification gives for every image.

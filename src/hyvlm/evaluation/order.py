@@ -96,7 +96,7 @@ def view_radii(
     texts: list[str] = []
     text_rows: list[range] = []
     for annotation in images.annotations:
-        used = annotation.texts[choice_of_captions(captions)]
+        used = choice_of_captions(captions)(annotation.texts)
         text_rows.append(range(len(texts), len(texts) + len(used)))
         texts += used
     part_texts = [text for annotation in images.annotations for text in annotation.part_texts]
@@ -134,7 +134,7 @@ class Order(Task):
 
     Attributes:
         part_size: Side of part crops in pixels; None is that of the images.
-        captions: "all" captions of an image count as wholes, or only the "first" or the "last".
+        captions: "all" captions of an image count as wholes, or only the "first" or the "last", or all "joined" into one.
     """
 
     version: ClassVar[int] = 1

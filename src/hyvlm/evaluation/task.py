@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from hyvlm.data.catalog import SampleSet
@@ -84,15 +85,32 @@ class Task(ABC):
 
 TASKS: Registry[type[Task]] = Registry("task")
 
-#: Which of an image's captions a task looks at.
-CAPTIONS = {"all": slice(None), "first": slice(1), "last": slice(-1, None)}
+#: Which of an image's captions a task looks at: functions of the list of all its captions.
+CAPTIONS: Mapping[str, Callable[[list[str]], list[str]]] = MappingProxyType(
+    {
+        "all": list,
+        "first": lambda texts: texts[:1],
+        "last": lambda texts: texts[-1:],
+        "joined": lambda texts: [" ".join(texts)] if texts else [],
+    }
+)
 
 
-def choice_of_captions(name: str) -> slice:
-    """The slice of an image's captions that ``name`` stands for; ValueError if it stands for none."""
+def choice_of_captions(name: str) -> Callable[[list[str]], list[str]]:
+    """The function from all captions of an image to those that ``name`` stands for; ValueError if it stands for none.
+
+    "joined" is one text: all captions, one after the other.
+    """
     if name not in CAPTIONS:
         raise ValueError(unknown("choice of captions", name, list(CAPTIONS)))
     return CAPTIONS[name]
+
+
+def size_notes(samples: SampleSet, n: int) -> list[str]:
+    """A note if ``n`` samples were scored, but the published set has another number of them."""
+    if samples.expected in (None, n):
+        return []
+    return [f"{n:,} of the {samples.expected:,} published samples of {samples.name}: not comparable"]
 
 
 def percent(shares: Mapping[str, float]) -> dict[str, float]:
