@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from PIL import Image
@@ -17,6 +17,7 @@ from hyvlm.data.sentences import PERTURBATIONS, perturb, split_sentences
 from hyvlm.errors import MissingExtra
 from hyvlm.evaluation.embed import Embedder, evaluation_mode, progress
 from hyvlm.evaluation.metrics import classify
+from hyvlm.evaluation.retrieval import CaptionedImages, captioned_images
 from hyvlm.evaluation.task import TASKS, Outcome, Task, choice_of_captions
 from hyvlm.models import DualEncoder
 from hyvlm.registry import unknown
@@ -43,8 +44,11 @@ def phrases(text: str, count: int = 5) -> list[str]:
     A text without any is its own phrase.
     """
     pieces = [piece.strip(" \t\n'’*") for sentence in split_sentences(text) for piece in _CUT.split(sentence)]
-    distinct = {piece.casefold(): piece for piece in reversed(pieces) if len(piece) >= SHORTEST}
-    found = list(reversed(distinct.values()))
+    distinct = dict[str, str]()
+    for piece in pieces:
+        if len(piece) >= SHORTEST:
+            distinct.setdefault(piece.casefold(), piece)
+    found = list(distinct.values())
     if len(found) > count:
         found = [found[(2 * i + 1) * len(found) // (2 * count)] for i in range(count)]
     return found or [text.strip()]
@@ -80,30 +84,30 @@ class Answerer:
     def yes_probability(self, image: Image.Image, questions: Sequence[str]) -> Tensor:
         """Probability, ``(N,)``, that the answer's first word is "yes": of the whole vocabulary, not of yes and no.
 
-        As transformers' ``generate`` starts an answer, but without attention to the padding of shorter questions, so that an answer does
-        not depend on the others in its batch.
+        It is what transformers' ``generate`` starts an answer from. Questions of one length go together, so that none
+        is padded: where an answer looks at its question, some versions of transformers do not mask the padding.
         """
+        limit = self.model.config.text_config.max_position_embeddings
+        ids = self.processor.tokenizer(list(questions), truncation=True, max_length=limit).input_ids
+        by_length: dict[int, list[int]] = {}
+        for i, row in enumerate(ids):
+            by_length.setdefault(len(row), []).append(i)
+        answers = torch.empty(len(questions), dtype=torch.float64)
         with evaluation_mode(self.model):
             pixels = self.processor.image_processor(images=image, return_tensors="pt").pixel_values
             seen = self.model.vision_model(pixel_values=pixels.to(self.device)).last_hidden_state
-            starts = range(0, len(questions), self.batch_size)
-            return torch.cat([self._answer(seen, questions[start : start + self.batch_size]) for start in starts])
+            for rows in by_length.values():
+                for start in range(0, len(rows), self.batch_size):
+                    part = rows[start : start + self.batch_size]
+                    answers[part] = self._answer(seen, torch.tensor([ids[i] for i in part], device=self.device))
+        return answers
 
-    def _answer(self, seen: Tensor, questions: Sequence[str]) -> Tensor:
-        limit = self.model.config.text_config.max_position_embeddings
-        text = self.processor.tokenizer(
-            list(questions), padding=True, truncation=True, max_length=limit, return_tensors="pt"
-        ).to(self.device)
-        asked = self.model.text_encoder(
-            input_ids=text.input_ids,
-            attention_mask=text.attention_mask,
-            encoder_hidden_states=seen.expand(len(questions), -1, -1),
-        ).last_hidden_state
-        start = torch.full((len(questions), 1), self.model.decoder_start_token_id, device=self.device)
-        logits = self.model.text_decoder(
-            input_ids=start, encoder_hidden_states=asked, encoder_attention_mask=text.attention_mask
-        ).logits
-        return logits[:, -1].double().softmax(-1)[:, self.yes].cpu()
+    def _answer(self, seen: Tensor, ids: Tensor) -> Tensor:
+        """Of questions ``(n, L)`` about one image, whose patches ``seen`` ``(1, P, W)`` holds."""
+        asked = self.model.text_encoder(input_ids=ids, encoder_hidden_states=seen.expand(len(ids), -1, -1))
+        start = torch.full((len(ids), 1), self.model.decoder_start_token_id, device=self.device)
+        words = self.model.text_decoder(input_ids=start, encoder_hidden_states=asked.last_hidden_state).logits[:, -1]
+        return cast(Tensor, words.double().softmax(-1)[:, self.yes].cpu())
 
 
 def check_source(source: str | None) -> None:
@@ -175,13 +179,11 @@ class BlipVQA(Task):
 
     def run(self, embedder: Embedder, samples: SampleSet) -> Outcome:
         answerer = Answerer(str(self.vqa), embedder.device, embedder.batch_size)
-        images = embedder.images(samples, resize=self.resize, image_size=self.image_size)
-        images = images.select([i for i, a in enumerate(images.annotations) if a.texts], "no caption")
-        used = [annotation.texts[choice_of_captions(self.captions)] for annotation in images.annotations]
-        captions = [(text, row) for row, texts in enumerate(used) for text in texts]
-        if not captions:
-            raise ValueError(f"{samples.name} has no captions to perturb")
-        queries, tied = self._queries(embedder, captions, images.points)
+        found = captioned_images(
+            embedder, samples, captions=self.captions, resize=self.resize, image_size=self.image_size
+        )
+        images = found.images
+        queries, tied = self._queries(embedder, found)
         yes = _answers(answerer, queries, samples, len(images.points), show=embedder.show_progress)
         scores = {}
         for image in ("gt", "retrieved"):
@@ -197,27 +199,25 @@ class BlipVQA(Task):
             skipped_examples=images.examples,
             ties=tied,
             details={
-                "captions": len(captions),
+                **found.details(),
                 "questions": sum(len(query.questions) for query in queries),
                 "distinct_questions": len(yes),
             },
         )
 
-    def _queries(
-        self, embedder: Embedder, captions: Sequence[tuple[str, int]], points: Tensor
-    ) -> tuple[list[_Query], dict[str, int]]:
+    def _queries(self, embedder: Embedder, found: CaptionedImages) -> tuple[list[_Query], dict[str, int]]:
         """Every perturbed caption with its questions and images; how many of their first places are ties."""
         queries, tied = list[_Query](), dict[str, int]()
-        owner = torch.tensor([row for _, row in captions])
+        score = embedder.model.score  # always (image, text)
         for how in self.perturbations:
             tied[how] = 0
             for repeat in range(self.repeats):
-                texts = [perturb(text, how, seed=(repeat, i)) for i, (text, _) in enumerate(captions)]
+                texts = [perturb(text, how, seed=(repeat, i)) for i, text in enumerate(found.captions)]
                 with evaluation_mode(embedder.model):
-                    score = embedder.model.score  # always (image, text)
-                    found = classify(lambda t, i: score(i, t).T, embedder.texts(texts), points, owner)
-                tied[how] += found.tied
-                for text, truth, best in zip(texts, owner.tolist(), found.predicted.tolist(), strict=True):
+                    points = embedder.texts(texts)
+                    first = classify(lambda t, i: score(i, t).T, points, found.images.points, found.owner)
+                tied[how] += first.tied
+                for text, truth, best in zip(texts, found.owner.tolist(), first.predicted.tolist(), strict=True):
                     questions = tuple(f"{phrase}?" for phrase in phrases(text, self.phrases))
                     queries.append(_Query(how, questions, truth, best))
         return queries, tied

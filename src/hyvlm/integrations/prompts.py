@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from hyvlm.data.catalog import SampleSet, open_data
+from hyvlm.evaluation.task import choice_of_captions
 from hyvlm.types import BadSample
 
 
@@ -93,8 +94,9 @@ def sample_prompts(
         ValueError: No such data or choice of captions, ``count`` below 1, or no sample has a caption.
         FileNotFoundError: A file of the data is not there.
     """
-    if captions not in CAPTIONS:
-        raise ValueError(f"captions of prompts are {', '.join(CAPTIONS)}, got {captions!r}")
+    choose = choice_of_captions(captions)
+    if captions == "all":
+        raise ValueError("a prompt is one caption of an image, first, last or joined, got 'all'")
     if count < 1:
         raise ValueError(f"count must be at least 1, got {count}")
     samples = open_data(data, split=split) if isinstance(data, str) else data
@@ -112,12 +114,8 @@ def sample_prompts(
         if not sample.texts:
             skipped["no caption"] += 1
             continue
-        prompts.append(CAPTIONS[captions](sample.texts))
+        prompts.append(choose(sample.texts)[0])
         rows.append(row)
     if not prompts:
         raise ValueError(f"no sample of {samples.name} has an image and a caption")
     return PromptSet(name or samples.name, tuple(prompts), samples=samples, rows=tuple(rows), skipped=skipped)
-
-
-#: How one prompt is made of an image's captions.
-CAPTIONS = {"first": lambda texts: texts[0], "last": lambda texts: texts[-1], "joined": " ".join}
