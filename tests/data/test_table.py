@@ -106,7 +106,7 @@ def test_names_and_phrases_that_cannot_be_encoded_are_counted(images):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("image,text\na.jpg,one\n", r"t\.csv has no column 'caption'; found: image, text"),
+        ("image,note\na.jpg,one\n", r"t\.csv has no column 'caption'; found: image, note"),
         ("", r"t\.csv has no column 'image'; found: nothing"),
         (b"image,caption\na.jpg,one\nb.jpg,caf\xe9\n", r"row 3 of .*t\.csv is not UTF-8 \(byte 0xe9\)"),
         ("image,caption\na.jpg,one, two\n", r"row 2 of .* more cells than the header"),
@@ -232,7 +232,7 @@ def test_a_table_that_is_not_there(tmp_path):
             open_data(f"table:{location}")
     with pytest.raises(ValueError, match=r"splits all, not 'train': leave the split out \(data\.split=null\)$"):
         open_data("table:t.csv", split="train")
-    with pytest.raises(ValueError, match="table offers the contents pairs, not 'classes'"):
+    with pytest.raises(ValueError, match="table offers the contents pairs, texts, negatives, not 'classes'"):
         open_data("table:t.csv", content="classes")
 
 
@@ -244,3 +244,40 @@ def test_the_fingerprint_follows_the_content(images, encoded):
     second = open_data(path).fingerprint
     write(images / "t.csv", "image,caption\na.jpg,two!\n")
     assert len({first, second, open_data(path).fingerprint}) == 3
+
+
+def test_columns_may_go_by_other_names_and_tabs_may_part_a_csv(images):
+    assert texts(open_data(write(images / "t.csv", "filepath\ttitle\na.jpg\tone, two\n"))) == {"a.jpg": ["one, two"]}
+    lines = [{"image": "a.jpg", "text": ["one", "two"], "title": "no"}, {"image": "b.jpg", "text": "three"}]
+    jsonl = write(images / "t.jsonl", "\n".join(map(json.dumps, lines)))
+    assert texts(open_data(jsonl)) == {"a.jpg": ["one", "two"], "b.jpg": ["three"]}
+
+
+def test_texts_need_no_image(tmp_path):
+    lines = [{"image": "gone.jpg", "caption": "one"}, {"image": "gone.jpg", "caption": "two"}, {"caption": ["three"]}]
+    lines += [{"caption": " "}, {"caption": 5}]
+    data = open_data(write(tmp_path / "t.jsonl", "\n".join(map(json.dumps, lines))), content="texts")
+    assert texts(data) == {"gone.jpg": ["one", "two"], "row 3": ["three"]}
+    assert data[0].image is None
+    assert data.dropped == {"empty caption": 1, "caption is not text": 1}
+    with pytest.raises(BadSample, match="no image"):
+        _ = data[0].picture
+
+
+def test_negatives_are_taken_row_by_row(images):
+    lines = [
+        {"image": "a.jpg", "caption": "a dog", "negatives": ["a cat", " a cow ", ""]},
+        {"image": "a.jpg", "caption": "a lawn", "negatives": "a lake"},
+        {"image": "b.jpg", "caption": "a dog", "negatives": []},
+        {"image": "gone.jpg", "caption": "a dog", "negatives": ["a cat"]},
+    ]
+    data = open_data(write(images / "t.jsonl", "\n".join(map(json.dumps, lines))), content="negatives")
+    samples = [data[i] for i in range(len(data))]
+    assert [(s.texts, s.negatives) for s in samples] == [(["a dog"], ["a cat", "a cow"]), (["a lawn"], ["a lake"])]
+    assert samples[0].image.size == (100, 50)
+    assert len({s.key for s in samples}) == 2
+    assert data.dropped == {"image file is missing": 1, "no negatives": 1}
+    cells = 'image,caption,negatives\na.jpg,a dog,"[""a cat"", ""a cow""]"\n'
+    assert open_data(write(images / "t.csv", cells), content="negatives")[0].negatives == ["a cat", "a cow"]
+    with pytest.raises(ValueError, match=r"t\.csv has no column 'negatives'; found: image, caption"):
+        open_data(write(images / "t.csv", "image,caption\na.jpg,one\n"), content="negatives")

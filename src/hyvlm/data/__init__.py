@@ -1,6 +1,18 @@
 """Data sets by name, training views of their samples, and the batches of a run."""
 
-from hyvlm.data import coco, folder, scenes, shards, table, voc
+from hyvlm.data import (
+    coco,
+    folder,
+    long_captions,
+    scenes,
+    shards,
+    sharegpt4v,
+    short_captions,
+    sugarcrepe,
+    table,
+    texts,
+    voc,
+)
 from hyvlm.data.catalog import CONTENTS, DATASETS, SampleSet, open_data
 from hyvlm.data.collate import Collate
 from hyvlm.data.images import load_image
@@ -21,10 +33,15 @@ __all__ = [
     "eval_transform",
     "folder",
     "load_image",
+    "long_captions",
     "open_data",
     "scenes",
     "shards",
+    "sharegpt4v",
+    "short_captions",
+    "sugarcrepe",
     "table",
+    "texts",
     "train_loader",
     "train_transform",
     "voc",

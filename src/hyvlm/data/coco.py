@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from hyvlm.data.boxes import cut_part
+from hyvlm.data.captioned import UNREADABLE
 from hyvlm.data.catalog import DATASETS, SampleSet
 from hyvlm.data.files import (
     Drops,
@@ -24,7 +25,8 @@ from hyvlm.data.files import (
 )
 from hyvlm.types import BadSample, Sample
 
-UNREADABLE = "annotation cannot be read"
+#: Published sizes by split: images with captions.
+SIZES = {"val2017": 5000, "train2017": 118_287}
 
 
 @dataclass
@@ -43,15 +45,17 @@ class Coco(ObjectImages):
     def __init__(self, files: CocoFiles, name: str, split: str, content: str) -> None:
         self.name, self.split, self.content = name, split, content
         drops = Drops()
+        self.expected = SIZES.get(split) if content in ("pairs", "texts") and not files.flat else None
         self.images, self.classes, self.parents = files.read(split, drops)
-        folder = files.image_folder(split)
+        folder = files.root if content == "texts" else files.image_folder(split)
         fingerprint = Fingerprint("coco", split, content)
         for path in (files.captions(split), files.instances(split)):
             if path.is_file():
                 fingerprint.add_file(path.name, path)
-        found = existing((image.name for image in self.images), folder, fingerprint, drops)
-        self.images = [image for image in self.images if image.name in found]
-        if content == "pairs":
+        if content != "texts":
+            found = existing((image.name for image in self.images), folder, fingerprint, drops)
+            self.images = [image for image in self.images if image.name in found]
+        if content in ("pairs", "texts"):
             for image in self.images:
                 if not clean_texts(image.captions):
                     drops.add("no caption", image.name)
@@ -61,6 +65,8 @@ class Coco(ObjectImages):
 
     def _whole(self, index: int) -> Sample:
         image = self.images[index]
+        if self.content == "texts":
+            return Sample(image.name, None, texts=clean_texts(image.captions))
         sample = Sample(image.name, self.folder.load(image.name))
         if self.content == "labels":
             sample.labels = sorted({label for label, _ in image.objects})
@@ -235,20 +241,20 @@ def _corners(box: list[float]) -> list[float]:
 
 @DATASETS.register("coco")
 def open_coco(location: str, *, split: str | None = None, content: str = "pairs") -> SampleSet:
-    """A COCO-format folder. Content: pairs (captions; parts are boxes), classes (crops of boxes), labels (class sets).
+    """A COCO-format folder. Content: pairs (captions; parts are boxes), classes (crops of boxes), labels, texts.
 
     Read are ``annotations/captions_SPLIT.json``, ``annotations/instances_SPLIT.json`` and ``SPLIT/`` or
     ``images/SPLIT/`` as published, or ``captions.json``, ``instances.json`` and ``images/``, whose images may name
     their "split". Crowds (``iscrowd``) are no parts and no crops; a class that only a crowd shows is ignored in the
-    labels. Phrases of parts are class names with their article ("a dog").
+    labels. Phrases of parts are class names with their article ("a dog"). Texts are the captions; they need no images.
     """
-    check_offer("coco", "content", content, ["pairs", "classes", "labels"])
+    check_offer("coco", "content", content, ["pairs", "classes", "labels", "texts"])
     files = CocoFiles(Path(location))
     if split is None:
         split = files.default_split()
     else:
         check_offer(f"coco:{location}", "split", split, files.splits)
-    needed = files.captions(split) if content == "pairs" else files.instances(split)
+    needed = files.captions(split) if content in ("pairs", "texts") else files.instances(split)
     if not needed.is_file():
         raise FileNotFoundError(f"coco: content {content!r} needs {needed}, which does not exist")
     return Coco(files, f"coco:{location}", split, content)
