@@ -115,7 +115,7 @@ def read_rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, Mapping[
             or comes twice; names the row.
     """
     text = decode(path)
-    if path.suffix.lower() == ".jsonl":
+    if path.suffix.lower() in (".jsonl", ".jsonlines"):
         for number, line in enumerate(text.split("\n"), start=1):
             if line.strip():
                 try:

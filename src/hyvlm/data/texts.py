@@ -106,9 +106,11 @@ def open_long_captions(location: str, *, split: str | None = None, content: str 
         found = [text for field in _FIELDS if field in row for text in _field_texts(row[field])]
         for fault in filter(None, map(text_fault, found)):
             drops.add(f"part: {fault}", where)
-        texts = {" ".join(text.split()): text for text in reversed(clean_texts(found))}
+        texts = dict[str, str]()
+        for text in clean_texts(found):
+            texts.setdefault(" ".join(text.split()), text)
         if texts:
-            rows.append((str(row.get("image") or f"row {number}"), list(texts.values())[::-1], []))
+            rows.append((str(row.get("image") or f"row {number}"), list(texts.values()), []))
         else:
             drops.add("no caption", where)
     return Texts(f"long-captions:{location}", "all", rows, drops)
