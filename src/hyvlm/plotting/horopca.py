@@ -159,7 +159,7 @@ def _padded(coordinates: Tensor, basis: Tensor, width: int) -> tuple[Tensor, Ten
 
 
 def busemann(x: Tensor, directions: Tensor) -> Tensor:
-    """Busemann functions ``(N, K)`` of ``x`` ``(N, D)`` for the ideal points of unit ``directions`` ``(D, K)``; ``c = 1``.
+    """Busemann functions ``(N, K)`` of ``x`` ``(N, D)`` for ideal points in unit ``directions`` ``(D, K)``; ``c = 1``.
 
     ``lim d(x, y) - d(0, y)`` for y moving along the ray of the direction.
     """
