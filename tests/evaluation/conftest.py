@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 import pytest
@@ -68,6 +69,16 @@ class StubModel(nn.Module):
         return x @ y.T
 
 
+class WordModel(StubModel):
+    """As :class:`StubModel`, but a text is the mean of the points of its words; a word without one does not count."""
+
+    def encode_text(self, tokens: Tensor) -> Tensor:
+        self.texts_seen += len(tokens)
+        texts = [bytes(i for i in row.tolist() if i).decode() for row in tokens]
+        words = [[self.points[word] for word in re.findall(r"\w+", text) if word in self.points] for text in texts]
+        return torch.stack([torch.stack(found).mean(0) if found else torch.zeros(self.dim) for found in words])
+
+
 class ListedSamples(SampleSet):
     """Samples from a list; an entry that is a :class:`BadSample` is raised. ``reads`` counts what was asked for."""
 
@@ -118,6 +129,11 @@ def coloured(
 @pytest.fixture
 def stub() -> type[StubModel]:
     return StubModel
+
+
+@pytest.fixture
+def by_words() -> type[WordModel]:
+    return WordModel
 
 
 @pytest.fixture

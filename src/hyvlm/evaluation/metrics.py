@@ -143,7 +143,7 @@ def ranks_among(score: ScoreFunction, queries: Tensor, candidates: Tensor, extra
         _, scores = next(score_blocks(score, queries[part], together))
         own = scores[:, len(candidates) :].unflatten(1, extra[:, part].shape[:2])  # (rows, K, rows)
         own = own.diagonal(dim1=0, dim2=2).T.contiguous()  # (rows, K)
-        below = torch.searchsorted(scores[:, : len(candidates)].sort(1).values, own)
+        below = torch.searchsorted(scores[:, : len(candidates)].contiguous().sort(1).values, own)
         ranks[:, part] = (1 + len(candidates) - below).T.cpu()
     return ranks
 

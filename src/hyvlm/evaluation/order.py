@@ -134,7 +134,7 @@ class Order(Task):
 
     Attributes:
         part_size: Side of part crops in pixels; None is that of the images.
-        captions: "all" captions of an image count as wholes, or only the "first" or the "last", or all "joined" into one.
+        captions: "all" captions of an image count as wholes, only the "first" or the "last", or all "joined" into one.
     """
 
     version: ClassVar[int] = 1

@@ -13,7 +13,17 @@ from typing import Any
 import torch
 
 from hyvlm.data.catalog import SampleSet, open_data
-from hyvlm.evaluation import classification, hierarchy, multilabel, order, retrieval  # noqa: F401  (they register)
+from hyvlm.evaluation import (  # noqa: F401  (they register)
+    classification,
+    hard_negatives,
+    hierarchy,
+    multilabel,
+    order,
+    perturbed_ranks,
+    perturbed_retrieval,
+    retrieval,
+    text_retrieval,
+)
 from hyvlm.evaluation.cache import EmbeddingCache
 from hyvlm.evaluation.embed import Embedder
 from hyvlm.evaluation.report import Result, read_results, write_results
@@ -32,7 +42,9 @@ class EvalSpec:
         split: Which split of ``data``.
         templates: Prompt set by name, or a file of one template a line.
         hierarchy: File of ``child parent`` lines.
-        captions: Which captions of an image count: ``"all"``, ``"first"`` or ``"last"``.
+        captions: Which captions of an image count: ``"all"``, ``"first"``, ``"last"`` or ``"joined"``.
+        seeds: How often captions are perturbed.
+        negatives: Where hard negatives come from: ``"given"`` or ``"generate"``.
         resize: ``"squash"`` or ``"crop"``.
         image_size, part_size: Side in pixels of images and of part crops.
     """
@@ -43,6 +55,8 @@ class EvalSpec:
     templates: str | None = None
     hierarchy: str | None = None
     captions: str | None = None
+    seeds: int | None = None
+    negatives: str | None = None
     resize: str | None = None
     image_size: int | None = None
     part_size: int | None = None
@@ -165,9 +179,9 @@ def evaluate(
 def _open(spec: EvalSpec, task: Task, opened: dict[tuple[str, str | None, str], SampleSet]) -> SampleSet:
     if not isinstance(spec.data, str):
         return spec.data
-    key = (spec.data, spec.split, task.content)
+    key = (spec.data, spec.split, task.opens)
     if key not in opened:
-        opened[key] = open_data(spec.data, split=spec.split, content=task.content)
+        opened[key] = open_data(spec.data, split=spec.split, content=task.opens)
     return opened[key]
 
 

@@ -66,6 +66,11 @@ class Task(ABC):
     resize: str = "squash"
     image_size: int | None = None
 
+    @property
+    def opens(self) -> str:
+        """The content to open a sample set for: ``content``, unless it depends on the settings."""
+        return self.content
+
     def check(self, model: DualEncoder, samples: SampleSet) -> None:
         """Raise ValueError (or FileNotFoundError) for what can be known to be wrong before any image is read."""
         self.check_size("image_size", self.image_size, model)
