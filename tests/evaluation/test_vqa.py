@@ -139,7 +139,7 @@ def test_own_and_retrieved_image_answer_for_the_perturbed_caption(
             image_of(red, texts=["ddd."]),
         ]
     )
-    outcome = run(model, tokenizer, samples, vqa=blip, perturbations=("first_removed",), repeats=2)
+    outcome = run(model, tokenizer, samples, vqa=blip, perturbations=("first_removed",), seeds=2)
     own = (0.2 * len("ccc?") / 100 + 1.0 * len("ddd?") / 100) / 2
     found = (1.0 * len("ccc?") / 100 + 1.0 * len("ddd?") / 100) / 2
     assert outcome.scores == pytest.approx({"gt_first_removed": own, "retrieved_first_removed": found})
@@ -154,18 +154,18 @@ def test_ties_go_to_another_image(stub, tokenizer, listed, image_of, blip, monke
     monkeypatch.setattr("hyvlm.evaluation.vqa.Answerer", ByColour)
     samples = listed([image_of(RED, texts=["ddd."]), image_of(GREEN, texts=["eee."])])
     model = stub({"ddd.": [1, 1, 0], "eee.": [0, 1, 0]})
-    outcome = run(model, tokenizer, samples, vqa=blip, perturbations=("shuffled",), repeats=1)
+    outcome = run(model, tokenizer, samples, vqa=blip, perturbations=("shuffled",), seeds=1)
     assert outcome.ties == {"shuffled": 1}
     assert outcome.scores["retrieved_shuffled"] == 0
 
 
 def test_table_s6_with_a_real_blip(stub, tokenizer, listed, image_of, blip) -> None:
-    """Every repeat has draws of its own, and the numbers are those of the questions asked by hand."""
+    """Every seed has draws of its own, and the numbers are those of the questions asked by hand."""
     text = "a red car. a green car. a blue car. a car."
-    draws = [perturb(text, "random_2", seed=(repeat, 0)) for repeat in range(3)]
+    draws = [perturb(text, "random_2", seed=(seed, 0)) for seed in range(3)]
     points = {perturbed: [1, 0, 0] for perturbed in draws}
     samples = listed([image_of(RED, texts=[text])])
-    outcome = run(stub(points), tokenizer, samples, vqa=blip, perturbations=("random_2",), repeats=3)
+    outcome = run(stub(points), tokenizer, samples, vqa=blip, perturbations=("random_2",), seeds=3)
     answerer, image = Answerer(blip, CPU), samples[0].picture
     means = [
         answerer.yes_probability(image, [f"{phrase}?" for phrase in phrases(draw)]).mean().item() for draw in draws
@@ -178,7 +178,7 @@ def test_table_s6_with_a_real_blip(stub, tokenizer, listed, image_of, blip) -> N
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"repeats": 0}, "repeats must be at least 1"),
+        ({"seeds": 0}, "seeds is how often"),
         ({"phrases": 0}, "phrases must be at least 1"),
         ({"perturbations": ("shufled",)}, "Did you mean 'shuffled'"),
         ({"captions": "lst"}, "Did you mean 'last'"),

@@ -13,18 +13,17 @@ from PIL import Image
 from torch import Tensor
 
 from hyvlm.data.catalog import SampleSet
-from hyvlm.data.sentences import PERTURBATIONS, perturb, split_sentences
+from hyvlm.data.sentences import PERTURBATIONS, split_sentences
 from hyvlm.errors import MissingExtra
 from hyvlm.evaluation.embed import Embedder, evaluation_mode, progress
 from hyvlm.evaluation.metrics import classify
+from hyvlm.evaluation.perturbed_retrieval import PAPER_SETTINGS, check_seeds, one_sentence_note, perturb_all
 from hyvlm.evaluation.retrieval import CaptionedImages, captioned_images
-from hyvlm.evaluation.task import TASKS, Outcome, Task, choice_of_captions
+from hyvlm.evaluation.task import TASKS, Outcome, Task, choice_of_captions, size_notes
 from hyvlm.models import DualEncoder
 from hyvlm.registry import unknown
 from hyvlm.types import BadSample
 
-#: Columns of Table S6.
-PERTURBED = ("word_dropout_0.5", "random_2", "random_3", "shuffled", "first_removed")
 #: Where a sentence is cut into phrases. "of" and "to" stay: "a piece of cake", "next to a dog" are one phrase.
 _JOINTS = (
     "and|or|but|while|as|which|that|who|where|with|without|in|on|at|by|near|beside|behind|under|beneath|below|above|"
@@ -143,24 +142,24 @@ class BlipVQA(Task):
     """How far images agree with perturbed captions: the caption's own image, and the one that the model finds by it.
 
     Every perturbed caption gives up to five questions, ``"PHRASE?"`` (:func:`phrases`). The score of an image is the
-    mean over them of BLIP's probability of "yes"; scores are means over captions and repeats, 0 to 1, as
+    mean over them of BLIP's probability of "yes"; scores are means over captions and seeds, 0 to 1, as
     ``gt_PERTURBATION`` (own image) and ``retrieved_PERTURBATION`` (best image by the model's score; in a tie one that
     is not the caption's own).
 
     Attributes:
         vqa: Folder or hub name of BLIP's VQA model.
-        repeats: How often each caption is perturbed, with other draws.
+        seeds: How often each caption is perturbed; scores are means over them.
         perturbations: Names in :data:`hyvlm.data.sentences.PERTURBATIONS`; the default is Table S6's.
         phrases: Most questions a caption.
-        captions: Which captions of an image.
+        captions: Which captions of an image count, see :class:`hyvlm.evaluation.retrieval.Retrieval`.
     """
 
     version: ClassVar[int] = 1
     content: ClassVar[str] = "pairs"
 
     vqa: str | None = None
-    repeats: int = 5
-    perturbations: tuple[str, ...] = PERTURBED
+    seeds: int = 5
+    perturbations: tuple[str, ...] = PAPER_SETTINGS
     phrases: int = 5
     captions: str = "all"
 
@@ -169,9 +168,9 @@ class BlipVQA(Task):
         for how in self.perturbations:
             if how not in PERTURBATIONS:
                 raise ValueError(unknown("perturbation", how, list(PERTURBATIONS)))
-        for name, value in (("repeats", self.repeats), ("phrases", self.phrases)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        check_seeds(self.seeds)
+        if self.phrases < 1:
+            raise ValueError(f"phrases must be at least 1, got {self.phrases}")
 
     def check(self, model: DualEncoder, samples: SampleSet) -> None:
         super().check(model, samples)
@@ -201,8 +200,9 @@ class BlipVQA(Task):
             details={
                 **found.details(),
                 "questions": sum(len(query.questions) for query in queries),
-                "distinct_questions": len(yes),
+                "answers": len(yes),
             },
+            notes=[*size_notes(samples, len(images.points)), *one_sentence_note(found.captions)],
         )
 
     def _queries(self, embedder: Embedder, found: CaptionedImages) -> tuple[list[_Query], dict[str, int]]:
@@ -211,8 +211,8 @@ class BlipVQA(Task):
         score = embedder.model.score  # always (image, text)
         for how in self.perturbations:
             tied[how] = 0
-            for repeat in range(self.repeats):
-                texts = [perturb(text, how, seed=(repeat, i)) for i, text in enumerate(found.captions)]
+            for seed in range(self.seeds):
+                texts = perturb_all(found.captions, how, seed)
                 with evaluation_mode(embedder.model):
                     points = embedder.texts(texts)
                     first = classify(lambda t, i: score(i, t).T, points, found.images.points, found.owner)

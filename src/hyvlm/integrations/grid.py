@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 CELL = 1.7  # inches
 LINE = 34  # characters of a prompt on one line
-LINES = 9
+LINES = 11
 
 
 def image_grid(columns: Mapping[str, Sequence[Image.Image | str | Path]], prompts: Sequence[str]) -> Figure:
@@ -43,7 +43,7 @@ def image_grid(columns: Mapping[str, Sequence[Image.Image | str | Path]], prompt
     for row, (line, prompt) in enumerate(zip(cells, prompts, strict=True)):
         text = textwrap.fill(prompt, LINE, max_lines=LINES, placeholder=" …")
         line[0].text(
-            0.0, 0.5, text.replace("$", r"\$"), va="center", ha="left", fontsize=7, transform=line[0].transAxes
+            0.0, 0.5, text.replace("$", r"\$"), va="center", ha="left", fontsize=8, transform=line[0].transAxes
         )
         for ax, (title, images) in zip(line[1:], columns.items(), strict=True):
             image = images[row]
