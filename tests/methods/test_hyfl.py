@@ -448,9 +448,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("eta", -1.2, "eta"),
     ("distill_weight", -0.05, "weight"),
 ]
-WRONG_TEMPERATURES = [
-    (f"{which}temperature", -0.07, "temperature") for which in ("", "teacher_", "distill_", "entail_")
-]
+WRONG += [(name, -0.07, "temperature") for name in TEMPERATURES]
 
 
 @pytest.mark.parametrize(("name", "value", "words"), WRONG)
