@@ -38,6 +38,29 @@ def test_75_words_fit_and_76_do_not(tokenizer: Tokenizer) -> None:
     assert tokenizer.truncated == 1
 
 
+@pytest.mark.parametrize("context", [2, 3, 78, 100, 248, 1000])
+def test_texts_of_every_context_length_keep_their_end(context: int) -> None:
+    tokenizer = Tokenizer(context)
+    fits, cut = (" ".join(["cat"] * words) for words in (context - 2, context - 1))
+    full = [49406, *[2368] * (context - 2), 49407]
+    assert tokenizer(fits).tolist() == [full]
+    assert tokenizer.truncated == 0
+    assert tokenizer([cut, "", fits]).tolist() == [full, [49406, 49407] + [0] * (context - 2), full]
+    assert tokenizer.truncated == 1
+
+
+def test_a_longer_context_only_adds_to_a_row() -> None:
+    texts = [case["text"] for case in GOLDEN["cases"]]
+    tokenizer = Tokenizer(77)
+    short, long = tokenizer(texts), Tokenizer(248)(texts)
+    whole = torch.tensor([len(tokenizer.ids(text)) <= 77 for text in texts])
+    assert not whole.all()
+    assert torch.equal(long[whole, :77], short[whole])
+    assert not long[whole, 77:].any()
+    assert torch.equal(long[~whole, :76], short[~whole, :76])
+    assert ((long == 49407).any(1)).all()
+
+
 def test_an_empty_text_is_start_and_end(tokenizer: Tokenizer) -> None:
     assert tokenizer(["", "  \n"])[:, :3].tolist() == [[49406, 49407, 0]] * 2
 
