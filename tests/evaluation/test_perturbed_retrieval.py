@@ -3,9 +3,10 @@ from __future__ import annotations
 import math
 
 import pytest
+from rich.console import Console
 
 from hyvlm.data.sentences import PERTURBATIONS
-from hyvlm.evaluation import EvalSpec, evaluate
+from hyvlm.evaluation import EvalSpec, evaluate, perturbation_table
 from hyvlm.evaluation.embed import Embedder
 from hyvlm.evaluation.perturbed_retrieval import PAPER_SETTINGS, PerturbedRetrieval, drop, mean_drop, perturb_all
 
@@ -143,3 +144,52 @@ def test_a_set_of_another_size_than_the_published_one(by_words, tokenizer, liste
         assert evaluate(by_words(UNIT), tokenizer, [EvalSpec(task, samples)])[0].outcome.notes[0] == note
     samples.expected = 2
     assert evaluate(by_words(UNIT), tokenizer, [EvalSpec("retrieval", samples)])[0].outcome.notes == []
+
+
+def printed(*entries, **options) -> list[list[str]]:
+    """The rows of the table, as they stand on a wide screen."""
+    console = Console(width=300)
+    with console.capture() as capture:
+        console.print(perturbation_table(entries, **options))
+    return [[cell.strip() for cell in line[1:-1].split("│")] for line in capture.get().splitlines() if line[:1] == "│"]
+
+
+def entry(model: str, data: str, recall: float, perturbed: list[float]) -> dict:
+    pairs = list(zip(PERTURBATIONS, perturbed, strict=True))
+    return {
+        "task": "perturbed-retrieval",
+        "model": model,
+        "data": data,
+        "split": "",
+        "settings": {"seeds": 5},
+        "scores": {
+            "recall@1": recall,
+            **{f"recall@1_{how}": value for how, value in pairs},
+            **{f"drop_{how}": drop(recall, value) if recall else None for how, value in pairs},
+            "mean_drop": mean_drop(recall, perturbed[1:]) if recall else None,
+        },
+    }
+
+
+def test_the_table_has_the_layout_of_the_paper() -> None:
+    """HyFL-CLIP on Urban-1k and DOCCI, from Tables 1 and S9."""
+    urban = entry("a1", "urban1k", 91.45, [77.60, 77.14, 75.45, 86.08, 27.64, 36.25])
+    docci = entry("a1", "docci", 79.765, [68.18, 68.48, 65.13, 75.53, 30.93, 37.20])
+    other = {**entry("b2", "urban1k", 0, [0.0] * 6), "split": "test"}
+    rows = printed(urban, {"task": "retrieval"}, docci, other, names={"a1": "HyFL-CLIP"})
+    assert rows[0][3:] == [
+        "77.60 ↓15.14", "77.14 ↓15.65", "75.45 ↓17.50", "86.08 ↓5.87", "27.64 ↓69.78", "36.25 ↓60.36", "33.83"
+    ]  # fmt: skip
+    assert rows[2][-1] == "32.15"
+    assert rows[3][3:] == ["0.00"] * 6 + ["not defined"]
+    assert [row[:3] for row in rows] == [
+        ["HyFL-CLIP", "urban1k", "91.45"],
+        ["HyFL-CLIP", "docci", "79.77"],
+        ["HyFL-CLIP", "average", "85.61"],
+        ["b2", "urban1k (test)", "0.00"],
+    ]
+
+
+def test_the_table_needs_a_result() -> None:
+    with pytest.raises(ValueError, match="no result of the task 'perturbed-retrieval'"):
+        perturbation_table([{"task": "retrieval"}])

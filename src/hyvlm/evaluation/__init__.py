@@ -2,7 +2,7 @@
 
 from hyvlm.evaluation.cache import EmbeddingCache
 from hyvlm.evaluation.embed import Embedder
-from hyvlm.evaluation.report import Result, results_table, write_results
+from hyvlm.evaluation.report import Result, perturbation_table, results_table, write_results
 from hyvlm.evaluation.runner import EvalSpec, check_specs, evaluate
 from hyvlm.evaluation.task import TASKS, Outcome, Task
 
@@ -16,6 +16,7 @@ __all__ = [
     "Task",
     "check_specs",
     "evaluate",
+    "perturbation_table",
     "results_table",
     "write_results",
 ]

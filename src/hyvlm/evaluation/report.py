@@ -6,15 +6,17 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hyvlm.data.sentences import PERTURBATIONS
 from hyvlm.evaluation.task import Outcome
 from hyvlm.files import write_text
 
@@ -171,6 +173,49 @@ def results_table(results: Sequence[Result]) -> RenderableType:
             table.add_row(name, _number(value, unit) if math.isfinite(value) else "not defined", interval)
         shown += [title, table, *(Text(f"  {line}", style="dim") for line in _remarks(result)), Text()]
     return Group(*shown[:-1])
+
+
+def perturbation_table(entries: Sequence[Mapping[str, Any]], names: Mapping[str, str] | None = None) -> Table:
+    """Recall@1 under perturbation with the drop beside it, as HyFL-CLIP's Tables 2 and S9 print them.
+
+    One line a model and data set, and one with the means over the data sets if a model has several; the mean drop is
+    the one of Table S5.
+
+    Args:
+        entries: Entries of ``results.json`` (:func:`read_results`); other tasks than "perturbed-retrieval" are passed
+            over.
+        names: What to call the models, by fingerprint; one without a name is called by its fingerprint.
+    Raises:
+        ValueError: If no entry is of that task.
+    """
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for entry in entries:
+        if entry["task"] == "perturbed-retrieval":
+            settings = json.dumps(entry["settings"], sort_keys=True)
+            groups.setdefault((str(entry["model"]), settings), []).append(entry)
+    if not groups:
+        raise ValueError("no result of the task 'perturbed-retrieval' to print")
+    table = Table("model", "data", "original", *PERTURBATIONS, "mean drop")
+    for (model, _), of_model in groups.items():
+        name = (names or {}).get(model, model)
+        for entry in of_model:
+            where = f"{entry['data']} ({entry['split']})" if entry["split"] else str(entry["data"])
+            table.add_row(name, where, *_perturbation_cells(entry["scores"]))
+        if len(of_model) > 1:
+            scores = [entry["scores"] for entry in of_model]
+            known = {key: [s[key] for s in scores] for key in scores[0]}
+            means = {key: None if None in values else mean(values) for key, values in known.items()}
+            table.add_row(name, "average", *_perturbation_cells(means))
+    return table
+
+
+def _perturbation_cells(scores: Mapping[str, float | None]) -> Iterator[str]:
+    yield f"{scores['recall@1']:.2f}"
+    for how in PERTURBATIONS:
+        drop = scores[f"drop_{how}"]
+        arrow = "" if drop is None else f" {'↓' if drop >= 0 else '↑'}{abs(drop):.2f}"
+        yield f"{scores[f'recall@1_{how}']:.2f}{arrow}"
+    yield "not defined" if scores["mean_drop"] is None else f"{scores['mean_drop']:.2f}"
 
 
 def _number(value: float, unit: str) -> str:

@@ -23,6 +23,7 @@ from hyvlm.evaluation import (  # noqa: F401  (they register)
     perturbed_retrieval,
     retrieval,
     text_retrieval,
+    vqa,
 )
 from hyvlm.evaluation.cache import EmbeddingCache
 from hyvlm.evaluation.embed import Embedder
@@ -45,6 +46,7 @@ class EvalSpec:
         captions: Which captions of an image count: ``"all"``, ``"first"``, ``"last"`` or ``"joined"``.
         seeds: How often captions are perturbed.
         negatives: Where hard negatives come from: ``"given"`` or ``"generate"``.
+        vqa: Folder or hub name of BLIP's VQA model.
         resize: ``"squash"`` or ``"crop"``.
         image_size, part_size: Side in pixels of images and of part crops.
     """
@@ -57,6 +59,7 @@ class EvalSpec:
     captions: str | None = None
     seeds: int | None = None
     negatives: str | None = None
+    vqa: str | None = None
     resize: str | None = None
     image_size: int | None = None
     part_size: int | None = None
