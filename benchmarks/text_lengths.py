@@ -51,7 +51,6 @@ def main(out: Path) -> None:
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tower = TextTower(context_length=CONTEXT, vocab_size=49408, width=512, depth=12, heads=8).to(device)
-    long, short = [CONTEXT] * ROWS, [SHORT] * ROWS
     batches = {
         "long": [CONTEXT] * ROWS,
         "short": [SHORT] * ROWS,
