@@ -148,7 +148,7 @@ def karpathy(name: str, split: str, *raw: object, **more: object) -> dict[str, o
 
 def test_karpathy(put):
     images = [
-        karpathy("a.jpg", "test", "One.", "two ", filepath="val2014"),
+        karpathy("a.jpg", "test", "One.", 3, "two ", "", filepath="val2014"),
         karpathy("b.jpg", "train", "Three.", filepath="train2014"),
         karpathy("c.jpg", "restval", filepath="val2014"),
         karpathy("d.jpg", "test", "Gone.", filepath="val2014"),
@@ -159,7 +159,12 @@ def test_karpathy(put):
     data = open_data(spec)
     assert texts(data) == {"val2014/a.jpg": ["One.", "two"]}
     assert (data.split, data.expected) == ("test", 5000)
-    assert data.dropped == {"image file is missing": 1, "annotation cannot be read": 1}
+    assert data.dropped == {
+        "image file is missing": 1,
+        "annotation cannot be read": 1,
+        "part: caption is not text": 1,
+        "part: empty caption": 1,
+    }
     whole = open_data(spec, split="all", content="texts")
     assert (len(whole), whole.expected) == (3, 123_287)
     with pytest.raises(ValueError, match="offers the splits all, restval, test, train, not 'val'"):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from hyvlm.data import SampleSet, TrainViews, eval_transform, open_data, train_loader
+from hyvlm.data.sentences import split_sentences
 
 ROOT = Path(os.environ.get("HYVLM_TEST_DATA", ""))
 pytestmark = pytest.mark.skipif(
@@ -57,6 +58,31 @@ def test_flickr_subset_and_class_folders():
     assert len(classes) == 1000
     assert len(classes.classes) == 10
     assert eval_transform(32, "crop")(classes[0].image).shape == (3, 32, 32)
+
+
+def test_hard_negatives_of_the_coco_subset():
+    data = open_data(f"sugarcrepe:{folder('coco-mini') / 'sugarcrepe'}", content="negatives")
+    kinds = Counter(data.classes[data[i].labels[0]] for i in range(len(data)))
+    assert kinds == {
+        "add_att": 46, "add_obj": 209, "replace_att": 60, "replace_obj": 144, "replace_rel": 122,
+        "swap_att": 64, "swap_obj": 24
+    }  # fmt: skip
+    assert not data.dropped
+
+
+@pytest.mark.parametrize(
+    ("name", "entries", "texts"),
+    [("iiw400", 200, 200 + 888 - 1), ("iiw_docci", 53, 106), ("iiw_dci", 56, 56), ("docci_steps", 250, None)],
+)
+def test_long_captions_and_their_parts(name, entries, texts):  # two objects of iiw400 are described alike
+    data = open_data(f"long-captions:{folder('long-captions') / name}.jsonl", content="texts")
+    samples = [data[i] for i in range(len(data))]
+    assert len(samples) == entries
+    assert texts in (None, sum(len(s.texts) for s in samples))
+    assert texts or all(3 <= len(s.texts) <= 14 for s in samples)
+    sentences = [len(split_sentences(s.texts[0])) for s in samples]
+    assert 4 < sum(sentences) / entries < 15
+    assert sum(n > 1 for n in sentences) == entries
 
 
 def test_an_epoch_over_boxes(tokenizer):

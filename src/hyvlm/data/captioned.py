@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hyvlm.data.catalog import SampleSet
-from hyvlm.data.files import Drops, Fingerprint, ImageFolder, existing, need_caption
+from hyvlm.data.files import Drops, Fingerprint, ImageFolder, existing, need_caption, text_fault
 from hyvlm.types import BadSample, Sample
 
 UNREADABLE = "annotation cannot be read"
@@ -42,6 +42,9 @@ class Captions:
                 self._entries[str(key)] = Captioned(str(key), image, need_caption(texts, where))
             except BadSample as bad:
                 self.drops.add(bad.reason, bad.where)
+                return
+            for fault in filter(None, map(text_fault, texts)):
+                self.drops.add(f"part: {fault}", where)
 
     def placed(self, folder: Path, options: Sequence[str]) -> list[Captioned]:
         """The entries, each image looked for in the folders ``options`` below ``folder``, in that order."""

@@ -16,7 +16,7 @@ from hyvlm.registry import unknown
 _CLOSERS = "[\"'”’»«›‹)\\]}」』）】》〉]*(?:[^\\S\\n]»(?=\\s|$))?"
 #: Where a sentence may end: Latin marks before white space, marks of other scripts anywhere, an empty line.
 _END = re.compile(
-    rf"(?P<latin>[.!?…]++){_CLOSERS}(?=\s|$)"
+    rf"(?<![.!?…])(?P<latin>[.!?…]++){_CLOSERS}(?=\s|$)"
     rf"|(?:[。！？｡؟۔।॥]|．(?!\d))[.!?…。！？｡．؟۔।॥]*+{_CLOSERS}"
     r"|\n[^\S\n]*\n"
 )
@@ -58,16 +58,15 @@ def split_sentences(text: str) -> list[str]:
         pieces.append(text[start : end.end()])
         start = end.end()
     pieces.append(text[start:])
-    sentences, before = list[str](), ""
+    sentences = list[list[str]]()
+    worded = False
     for piece in pieces:
-        if _has_words(piece):
-            sentences.append((before + piece).strip())
-            before = ""
-        elif sentences:
-            sentences[-1] = (sentences[-1] + piece).rstrip()
+        if sentences and not (worded and _has_words(piece)):
+            sentences[-1].append(piece)
         else:
-            before += piece
-    return sentences or ([before.strip()] if before.strip() else [])
+            sentences.append([piece])
+        worded = worded or _has_words(piece)
+    return [whole for sentence in sentences if (whole := "".join(sentence).strip())]
 
 
 def _left_open(text: str, start: int, end: re.Match[str]) -> bool:

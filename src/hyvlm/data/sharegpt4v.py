@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ class ShareGpt4v(SampleSet):
         Raises:
             FileNotFoundError: None of the images exists.
         """
-        listing, rows, missing = Listing(self.path.parent), list[tuple[int, int, int]](), None
+        listing, rows, missing = Listing(self.path.parent), array("q"), None
         for number, (place, entry) in enumerate(entries(self.path)):
             if (number < TEST_ENTRIES) != (self.split == "test"):
                 if self.split == "test":
@@ -65,10 +66,10 @@ class ShareGpt4v(SampleSet):
                 missing = missing or image
                 drops.add("image file is missing", image)
             else:
-                rows.append((*place, root or 0))
+                rows.extend((*place, root or 0))
         if missing and not rows:
             raise FileNotFoundError(f"none of the images that are listed exists, such as {self.path.parent / missing}")
-        table = np.array(rows, dtype=np.int64).reshape(-1, 3)
+        table = np.frombuffer(rows, dtype=np.int64).reshape(-1, 3)
         return table[:, 0].copy(), table[:, 1].copy(), table[:, 2].astype(np.uint8)
 
     def __len__(self) -> int:
