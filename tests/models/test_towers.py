@@ -157,6 +157,8 @@ def test_towers_in_the_form_of_clip_equal_the_full_forward(tower: str) -> None:
     torch.testing.assert_close(clip(images), VisionTransformer.forward(clip, images), rtol=0, atol=1e-12)
     torch.testing.assert_close(clip.tokens(images)[0], clip(images), rtol=0, atol=1e-12)
     assert isinstance(clip.pos_embed, torch.nn.Parameter) == (tower == "learned")
+    clip(images).square().sum().backward()
+    assert all(parameter.grad.any() for parameter in clip.parameters())
 
 
 def test_a_text_is_encoded_alike_whatever_it_is_batched_with(text_tower: TextTower) -> None:
