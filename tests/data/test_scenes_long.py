@@ -122,6 +122,7 @@ def test_negatives_of_scenes_are_false_versions_of_their_caption():
         assert sample.negatives
         assert not set(sample.negatives) & set(scene.captions)
         assert sample.image.size == (128, 128)
+    assert data.image_fingerprint != open_data("scenes", split="val").image_fingerprint
     asked = sum(len(data[i].negatives) for i in range(30))
     assert asked == sum(len(describe_scene(i, "val").hard_negatives) for i in range(10))
 

@@ -255,6 +255,7 @@ class SceneNegatives(_Scenes):
     """
 
     content = "negatives"
+    images_of = "whole, three times"
     classes = ("relation", "list", "full")
 
     def __len__(self) -> int:
