@@ -14,7 +14,10 @@ def test_every_recipe_is_complete_once_it_is_told_its_data(name):
     objective = build(OBJECTIVES, config.objective, "objective")
     assert {"image", "text"} <= set(objective.views)
     build_manifold(config.manifold)
-    resolve_model(config.model)
+    if "init" in config.model:
+        assert set(config.model["text"]) <= {"context_length", "keep_positions"}
+    else:
+        resolve_model(config.model)
 
 
 def test_published_settings():
@@ -27,6 +30,38 @@ def test_published_settings():
     hycoclip = load_config("hycoclip-vit-s-16", ["data.train=x"])
     assert hycoclip.data.augment == {"name": "crop", "scale": [0.5, 1.0]}
     assert (hycoclip.data.parts.max, hycoclip.data.parts.choice) == (1, "random")
+
+
+def test_the_settings_of_hyfl_clip():
+    """Appendix S2.2 and S2.3 of HyFL-CLIP."""
+    hyfl = load_config("hyfl-vit-b-16", ["data.train=x"])
+    assert (hyfl.train.batch_size, hyfl.train.lr, hyfl.train.weight_decay) == (1024, 1e-5, 2.5e-2)
+    assert (hyfl.train.betas, hyfl.train.warmup_steps) == ((0.9, 0.999), 200)
+    assert hyfl.model["text"] == {"context_length": 248, "keep_positions": 20}
+    assert (hyfl.manifold["c"], hyfl.manifold["learn"], hyfl.manifold["aperture_constant"]) == (1.0, True, 1.0)
+    objective = build(OBJECTIVES, hyfl.objective, "objective")
+    weights = {term.name: term.weight for term in objective.terms}
+    assert weights == pytest.approx(
+        {
+            "image -> text": 0.5,
+            "text -> image": 0.5,
+            "image -> short_text": 0.05,
+            "short_text -> image": 0.05,
+            "distillation short_text -> image": 0.05,
+            "tokens of text ⊒ text": 0.1,
+            "tokens of image ⊒ image": 0.1,
+            "minus radius entropy text": 0.1,
+        }
+    )
+    large = load_config("hyfl-vit-l-14", ["data.train=x"])
+    assert large.model == {**hyfl.model, "init": "open_clip:ViT-L-14/laion2b_s32b_b82k"}
+    assert build(OBJECTIVES, load_config("hyfl-hyperbolic", ["data.train=x"]).objective, "objective").teacher_views == ()
+
+
+def test_a_model_that_begins_as_another_replaces_one_that_is_new_and_the_other_way_round():
+    tiny = load_config("hyfl-tiny", ["model.init=elsewhere"])
+    assert tiny.model == {"init": "elsewhere", "text": {"context_length": 248, "keep_positions": 20}}
+    assert load_config("hyfl-tiny", ["model={preset: tiny}"]).model == {"preset": "tiny"}
 
 
 def test_a_base_recipe_lies_below_and_overrides_lie_above():

@@ -139,13 +139,17 @@ def read_recipe(name: str, *, above: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def merge_settings(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """``above`` laid over ``below``, mapping by mapping; a section that names another entry replaces the one below."""
+    """``above`` laid over ``below``, mapping by mapping; a section that names another entry replaces the one below.
+
+    So does a model that begins as another (``init``) one that is new (``preset``), and the other way round.
+    """
     merged = dict(below)
     for key, value in above.items():
         old = merged.get(key)
         if isinstance(value, Mapping) and isinstance(old, Mapping):
             same_entry = all(value.get(k, old.get(k)) == old.get(k) for k in ("name", "preset"))
-            value = merge_settings(old, value) if same_entry else dict(value)
+            new_kind = "init" in value and "preset" in old or "preset" in value and "init" in old
+            value = merge_settings(old, value) if same_entry and not new_kind else dict(value)
         merged[key] = value
     return merged
 

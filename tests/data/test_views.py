@@ -190,3 +190,31 @@ def test_trimming_keeps_an_inner_zero():
     tokens = torch.tensor([[5, 0, 9, 0, 0], [5, 9, 0, 0, 0]])  # id 0 is a character as well as padding
     assert trim(tokens).tolist() == [[5, 0, 9], [5, 9, 0]]
     assert trim(torch.zeros(2, 7, dtype=torch.long)).shape == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("caption", "short_text", "expected"),
+    [
+        ("last", "first_sentence", ("A dog. It runs.", {"A dog."})),
+        ("last", "random_sentence", ("A dog. It runs.", {"A dog.", "It runs."})),
+        ("last", "first_caption", ("A dog. It runs.", {"An animal"})),
+        ("first", "random_caption", ("An animal", {"An animal", "A dog. It runs."})),
+        ("joined", "first_sentence", ("An animal A dog. It runs.", {"An animal A dog."})),
+    ],
+)
+def test_long_and_short_texts(tokenizer, caption, short_text, expected):
+    sample = Sample("k", Image.new("RGB", (9, 9)), ["An animal", "A dog. It runs."])
+    settings = {"views": ("image", "text", "short_text"), "caption": caption, "short_text": short_text}
+    items = [item_of(sample, tokenizer, (epoch, 0), **settings) for epoch in range(20)]
+    assert all(torch.equal(item.text, tokenizer([expected[0]])[0]) for item in items)
+    seen = {tuple(item.short_text.tolist()) for item in items}
+    assert seen == {tuple(row) for row in tokenizer(sorted(expected[1])).tolist()}
+    batch = Collate(16, 8)(items)
+    assert batch.short_text.shape[0] == 20
+    assert batch.short_text.shape[1] < 77
+
+
+def test_short_texts_are_read_only_if_a_relation_asks(tokenizer):
+    item = item_of(with_parts([]), tokenizer, views=("image", "text"))
+    assert item.short_text is None
+    assert Collate(16, 8)([item]).short_text.shape == (0, 1)

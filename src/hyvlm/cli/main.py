@@ -67,12 +67,19 @@ def train(
             "--resume", help="Continue: 'latest' (this run's newest checkpoint), a run folder or a checkpoint"
         ),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the run and print its parameters and FLOPs; write nothing")
+    ] = False,
 ) -> None:
     """Train a model as a recipe says. Under torchrun every process runs this same command."""
     from hyvlm.config import load_config
+    from hyvlm.training.dry_run import dry_run as measure
     from hyvlm.training.trainer import train as run
 
     folder = out or Path("runs") / Path(recipe).stem
+    if dry_run:
+        print(json.dumps(measure(load_config(recipe, overrides), folder), indent=2))
+        return
     source = None if resume is None else folder if resume == "latest" else Path(resume)
     run(load_config(recipe, overrides), folder, resume=source)
     if os.environ.get("RANK", "0") == "0":
@@ -100,7 +107,7 @@ def evaluate(
     split: Annotated[str | None, typer.Option("--split", help="Split of the data set")] = None,
     templates: Annotated[str | None, typer.Option("--templates", help="Prompt set, or a file of one a line")] = None,
     hierarchy: Annotated[Path | None, typer.Option("--hierarchy", help="File of 'child parent' lines")] = None,
-    captions: Annotated[str | None, typer.Option("--captions", help="Retrieve by: all, first or last")] = None,
+    captions: Annotated[str | None, typer.Option("--captions", help="Retrieve by: all, first, last or joined")] = None,
     resize: Annotated[str | None, typer.Option("--resize", help="squash to a square, or crop the centre")] = None,
     image_size: Annotated[int | None, typer.Option("--image-size", min=1, help="Side of images in pixels")] = None,
     part_size: Annotated[int | None, typer.Option("--part-size", min=1, help="Side of part crops in pixels")] = None,

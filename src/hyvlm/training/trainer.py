@@ -64,14 +64,13 @@ def new_model(config: Config, start: DualEncoder | None = None) -> DualEncoder:
     torch.manual_seed(config.train.seed)
     if "init" not in config.model:
         return build_model({"model": config.model, "manifold": config.manifold, "image_size": config.data.image_size})
-    settings = dict(config.model)
-    start = start or start_model(str(settings.pop("init")))
-    text = settings.pop("text", {})
-    keys = [f"model.{key}" for key in settings] + [f"model.text.{key}" for key in text]
-    for key in keys:
-        if key not in (known := ["model.text.context_length", "model.text.keep_positions"]):
-            raise ValueError(f"{unknown('setting beside model.init', key, known)} The rest is the starting model's.")
-    return fine_tuned_from(start, config.manifold, **text)
+    text = config.model.get("text", {})
+    others = [f"model.{key}" for key in config.model if key not in ("init", "text")]
+    known = ["model.text.context_length", "model.text.keep_positions"]
+    for key in [*others, *(f"model.text.{key}" for key in text)]:
+        if key not in known:
+            raise ValueError(f"{unknown('setting beside model.init', key, known)}. The rest is the starting model's.")
+    return fine_tuned_from(start or start_model(str(config.model["init"])), config.manifold, **text)
 
 
 def train(config: Config, out: Path, *, resume: Path | None = None) -> Path:
@@ -363,7 +362,7 @@ class Trainer:
         for line in changed_settings(self.out / "config.yaml", self.config):
             self.say(f"setting changed since this run began: {line}")
         write_text(self.out / "config.yaml", to_yaml(self.config))
-        if self.start is not None and not (self.out / START).is_dir():
+        if self.start is not None and (self.state.step == 0 or not (self.out / START).is_dir()):
             save_model(self.start, self.out / START)
         versions = {"hyvlm": hyvlm.__version__, "torch": torch.__version__}
         write_text(self.out / "env.json", json.dumps(versions) + "\n")
