@@ -43,10 +43,11 @@ def open_docci(location: str, *, split: str | None = None, content: str = "pairs
         where, named = f"row {number} of {path}", row.get("split") if isinstance(row, dict) else None
         if not isinstance(named, str):
             captions.drops.add(UNREADABLE, where)
-        elif named == split:
+            continue
+        splits.add(named)
+        if named == split:
             captions.add(row.get("image_file"), [row.get("description")], where, row.get("example_id"))
-        splits.add(str(named))
-    check_offer(f"docci:{location}", "split", split, sorted(splits - {"None"}))
+    check_offer(f"docci:{location}", "split", split, sorted(splits))
     entries = captions.placed(folder, ["images", ""])
     return CaptionedImages(
         f"docci:{location}", split, content, entries, folder, captions.drops, expected=DOCCI_SIZES.get(split)
