@@ -16,6 +16,7 @@ import hyvlm
 from hyvlm.data.catalog import SampleSet, open_data
 from hyvlm.data.sentences import PERTURBATIONS, perturb, split_sentences
 from hyvlm.evaluation.embed import Embedder, evaluation_mode
+from hyvlm.evaluation.perturbed_ranks import HasPairwiseCones, entailment_margin
 from hyvlm.evaluation.runner import choose_device
 from hyvlm.files import check_folder, write_text
 from hyvlm.geometry import Sphere
@@ -173,7 +174,7 @@ def tokens(request: Request) -> Files:
 def map_(request: Request) -> Files:
     """Images, short and long texts, token midpoints and perturbed captions in two dimensions (Figs. 4, S1, S2)."""
     gathered = request.gather()
-    perturbed = perturbed_captions(gathered.captions[0], request.seed)
+    perturbed = perturbed_captions(gathered, request.seed)
     short = [(split_sentences(caption) or [caption])[0] for caption in gathered.captions]
     layouts = {}
     for name, embedder in request.embedders.items():
@@ -209,9 +210,13 @@ def _midpoint(embedder: Embedder, words: Tokens, images: Tensor, temperature: fl
     return token_midpoint(manifold, words, token_weights(manifold, words, images, temperature))
 
 
-def perturbed_captions(caption: str, seed: int) -> list[str]:
-    """The caption under every perturbation, five versions of each; those that are no change, or equal, are left out."""
-    versions = [perturb(caption, how, seed=(seed, i)) for how in PERTURBATIONS for i in range(VERSIONS)]
+def perturbed_captions(gathered: Gathered, seed: int) -> list[str]:
+    """The chosen caption under every perturbation, five versions of each, without those that are no change or equal.
+
+    At seed 0 they are the versions that :func:`hyvlm.evaluation.perturbed_ranks.perturbed_ranks` ranks.
+    """
+    caption, index = gathered.captions[0], gathered.entries[0].index
+    versions = [perturb(caption, how, seed=(seed + i, index)) for how in PERTURBATIONS for i in range(VERSIONS)]
     return [text for text in dict.fromkeys(versions) if text != caption]
 
 
@@ -219,7 +224,7 @@ def perturbed_captions(caption: str, seed: int) -> list[str]:
 def ranks(request: Request) -> Files:
     """Where perturbed captions of an image rank among all captions, one panel a measure (Fig. S3)."""
     gathered = request.gather()
-    perturbed = perturbed_captions(gathered.captions[0], request.seed)
+    perturbed = perturbed_captions(gathered, request.seed)
     if not perturbed:
         raise ValueError(f"no perturbation changes the caption {gathered.captions[0]!r}: there are no ranks to show")
     panels: dict[str, RankPanel] = {}
@@ -227,6 +232,22 @@ def ranks(request: Request) -> Files:
         texts = embedder.texts([*gathered.captions, *perturbed])
         panels |= _panels(name, embedder, gathered.points[name][:1], texts, len(gathered.captions))
     return {"png": rank_bars(panels)}
+
+
+def _panels(name: str, embedder: Embedder, image: Tensor, texts: Tensor, captions: int) -> dict[str, RankPanel]:
+    """One by closeness to ``image`` ``(1, D)``; one by entailment, where there are cones.
+
+    The entailment is that of the task ``perturbed-ranks``: of the chosen caption, which is the first of ``texts``.
+    """
+    manifold = embedder.model.manifold
+    measure = "cosine" if isinstance(manifold, Sphere) else "minus distance"
+    with evaluation_mode(embedder.model):
+        scores = {f"{name}, {measure} to the image": (manifold.similarity(image, texts)[0], measure)}
+        if isinstance(manifold, HasPairwiseCones):
+            margin = entailment_margin(manifold)(texts[:1], texts)[0]
+            scores[f"{name}, entailment of its caption"] = (margin, "margin, radians")
+    found = {title: (values.cpu().numpy(), unit) for title, (values, unit) in scores.items()}
+    return {title: RankPanel(values[:captions], 0, values[captions:], unit) for title, (values, unit) in found.items()}
 
 
 @PICTURES.register("retrieval")
@@ -237,7 +258,7 @@ def retrieval(request: Request) -> Files:
     versions = {"original caption": caption}
     unchanged = []
     for how, label in SHOWN_PERTURBATIONS.items():
-        text = perturb(caption, how, seed=(request.seed, 0))
+        text = perturb(caption, how, seed=(request.seed, gathered.entries[0].index))
         if text == caption:
             unchanged.append(label)
         else:
@@ -266,11 +287,3 @@ def first_found(embedder: Embedder, gathered: Gathered, name: str, texts: Sequen
         best = 0 if rank == 1 else 1 + int(row[1:].argmax())
         found.append(Found(gathered.entries[best].image, rank, len(row)))
     return found
-
-
-def _panels(name: str, embedder: Embedder, image: Tensor, texts: Tensor, captions: int) -> dict[str, RankPanel]:
-    manifold = embedder.model.manifold
-    with evaluation_mode(embedder.model):
-        scores = manifold.similarity(image, texts)[0].cpu().numpy()
-    measure = "cosine" if isinstance(manifold, Sphere) else "minus distance"
-    return {f"{name}, {measure}": RankPanel(scores[:captions], 0, scores[captions:], measure)}

@@ -32,9 +32,9 @@ class RankPanel:
     measure: str
 
     def ranks(self) -> np.ndarray:
-        """``(P,)`` ranks of the perturbed captions, each alone among the N captions: 1 plus how many fit better."""
+        """``(P,)`` ranks of the perturbed captions, each alone among the N captions: 1 plus how many fit as well."""
         ordered = np.sort(self.scores)
-        return 1 + len(ordered) - np.searchsorted(ordered, self.perturbed, side="right")
+        return 1 + len(ordered) - np.searchsorted(ordered, self.perturbed, side="left")
 
 
 def rank_bars(panels: Mapping[str, RankPanel]) -> Figure:
@@ -72,8 +72,12 @@ def rank_bars(panels: Mapping[str, RankPanel]) -> Figure:
             summary = f"perturbed: mean rank {ranks.mean():,.1f}, variance {ranks.var():,.1f}"
             ax.set_title(summary, loc="right", fontsize=8, color=INK)
             ax.grid(visible=False, axis="x")
-        axes[-1].set_xlabel("rank of a caption for the image, 1 fits best")
+        axes[-1].set_xlabel("rank of a caption, 1 fits best")
         handles = [axes[0].patches[0], *axes[0].collections[1:3]]
-        labels = ["all captions", f"{len(panel.perturbed)} perturbed captions", "the image's own caption"]
+        labels = [
+            f"all {len(panel.scores):,} captions",
+            f"{len(panel.perturbed)} perturbed captions",
+            "the image's own",
+        ]
         figure.legend(handles, labels, loc="outside lower center", ncols=3, labelcolor=INK, edgecolor=PALE)
     return figure

@@ -68,7 +68,7 @@ def retrieval_figure(truth: Image.Image, queries: Sequence[Query]) -> Figure:
             _text(figure, MARGIN + (THUMB + MARGIN if row == 0 else 0), above, query.name, lines)
             for column, name in enumerate(names):
                 found = query.found[name]
-                verdict = "right" if found.rank == 1 else f"wrong, the truth comes {found.rank:,}."
+                verdict = "right" if found.rank == 1 else f"wrong, truth at rank {found.rank:,}"
                 colour = RIGHT if found.rank == 1 else WRONG
                 _thumbnail(figure, _left(column), above, found.image, colour, verdict)
             above += tall

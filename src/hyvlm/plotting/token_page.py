@@ -124,13 +124,8 @@ def token_figure(image: Image.Image, found: Mapping[str, Contributions]) -> Figu
     with style():
         figure = Figure(figsize=(width, height))
         pictures = [image, *[_overlay(one) for one in found.values()]]
-        for i, (picture, title) in enumerate(
-            zip(
-                pictures,
-                ["image", *[textwrap.shorten(f"patches, {name}", 30, placeholder=" ...") for name in names]],
-                strict=True,
-            )
-        ):
+        titles = ["image", *[textwrap.shorten(f"patches, {name}", 30, placeholder=" ...") for name in names]]
+        for i, (picture, title) in enumerate(zip(pictures, titles, strict=True)):
             ax = _axes(figure, 0.25 + i * (PICTURE + GAP), 0.3, PICTURE, PICTURE)
             ax.imshow(np.asarray(picture.convert("RGB")))
             ax.set_anchor("NW")
