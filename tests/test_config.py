@@ -55,7 +55,8 @@ def test_the_settings_of_hyfl_clip():
     )
     large = load_config("hyfl-vit-l-14", ["data.train=x"])
     assert large.model == {**hyfl.model, "init": "open_clip:ViT-L-14/laion2b_s32b_b82k"}
-    assert build(OBJECTIVES, load_config("hyfl-hyperbolic", ["data.train=x"]).objective, "objective").teacher_views == ()
+    hyperbolic = load_config("hyfl-hyperbolic", ["data.train=x"])
+    assert build(OBJECTIVES, hyperbolic.objective, "objective").teacher_views == ()
 
 
 def test_a_model_that_begins_as_another_replaces_one_that_is_new_and_the_other_way_round():

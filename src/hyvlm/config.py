@@ -148,7 +148,7 @@ def merge_settings(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[s
         old = merged.get(key)
         if isinstance(value, Mapping) and isinstance(old, Mapping):
             same_entry = all(value.get(k, old.get(k)) == old.get(k) for k in ("name", "preset"))
-            new_kind = "init" in value and "preset" in old or "preset" in value and "init" in old
+            new_kind = ("init" in value and "preset" in old) or ("preset" in value and "init" in old)
             value = merge_settings(old, value) if same_entry and not new_kind else dict(value)
         merged[key] = value
     return merged

@@ -81,7 +81,7 @@ def test_a_resumed_run_needs_its_own_folder_alone(clip, tmp_path):
 def test_a_hyperbolic_start_is_no_teacher_but_a_start(clip, tmp_path):
     settings = ["manifold={name: lorentz, c: 2.0}", "objective={name: meru}", "train.steps=2"]
     meru = train(load_config("clip-long-tiny", [*SMALL, *settings]), tmp_path / "meru")
-    with pytest.raises(ValueError, match="lives on a Lorentz manifold.*objective.distill_weight=0"):
+    with pytest.raises(ValueError, match=r"lives on a Lorentz manifold.*objective\.distill_weight=0"):
         Trainer(config(meru), tmp_path / "run")
     trainer = Trainer(config(meru, "objective.distill_weight=0"), tmp_path / "run")
     assert trainer.module.teacher is None

@@ -42,7 +42,6 @@ from hyvlm.training.optim import build_optimizer, learning_rate
 from hyvlm.training.train_step import TrainStep
 from hyvlm.types import Batch, LossOutput
 
-
 #: Where a run that fine-tunes keeps the model that it started from.
 START = "start"
 
