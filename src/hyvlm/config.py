@@ -78,6 +78,9 @@ class EvalConfig:
     templates: str | None = None
     hierarchy: str | None = None
     captions: str | None = None
+    seeds: int | None = None
+    negatives: str | None = None
+    vqa: str | None = None
     resize: str | None = None
     image_size: int | None = None
     part_size: int | None = None

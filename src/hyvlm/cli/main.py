@@ -108,6 +108,9 @@ def evaluate(
     templates: Annotated[str | None, typer.Option("--templates", help="Prompt set, or a file of one a line")] = None,
     hierarchy: Annotated[Path | None, typer.Option("--hierarchy", help="File of 'child parent' lines")] = None,
     captions: Annotated[str | None, typer.Option("--captions", help="Retrieve by: all, first, last or joined")] = None,
+    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How often captions are perturbed")] = None,
+    negatives: Annotated[str | None, typer.Option("--negatives", help="Hard negatives: given or generate")] = None,
+    vqa: Annotated[str | None, typer.Option("--vqa", help="BLIP VQA model: a folder or a hub name")] = None,
     resize: Annotated[str | None, typer.Option("--resize", help="squash to a square, or crop the centre")] = None,
     image_size: Annotated[int | None, typer.Option("--image-size", min=1, help="Side of images in pixels")] = None,
     part_size: Annotated[int | None, typer.Option("--part-size", min=1, help="Side of part crops in pixels")] = None,
@@ -128,6 +131,9 @@ def evaluate(
         "templates": templates,
         "hierarchy": str(hierarchy) if hierarchy else None,
         "captions": captions,
+        "seeds": seeds,
+        "negatives": negatives,
+        "vqa": vqa,
         "resize": resize,
         "image_size": image_size,
         "part_size": part_size,
@@ -140,6 +146,43 @@ def evaluate(
     Console().print(results_table(results))
     if out:
         print(f"results: {out / 'results.json'}")
+
+
+@app.command()
+def plot(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="tokens, map, ranks or retrieval")],
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="One model, or several side by side")],
+    data: Annotated[str, typer.Option("--data", "--dataset", help="NAME or NAME:LOCATION, with captions")],
+    split: Annotated[str | None, typer.Option("--split", help="Split of the data set")] = None,
+    sample: Annotated[int, typer.Option("--sample", min=0, help="Place of the image that the picture is about")] = 0,
+    captions: Annotated[str, typer.Option("--captions", help="The text of an image: first, last or joined")] = "joined",
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Images that take part, at the most")] = 500,
+    temperature: Annotated[float, typer.Option("--temperature", help="Of the weights of tokens")] = 0.07,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of perturbations and of the layout")] = 0,
+    resize: Annotated[str, typer.Option("--resize", help="squash to a square, or crop the centre")] = "squash",
+    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, ...; default: the fastest")] = None,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 64,
+    out: Out = None,
+) -> None:
+    """Draw what models make of a data set: weights of words, a map, ranks or retrieval under perturbation."""
+    from hyvlm.plotting.pictures import draw
+
+    for path in draw(
+        kind,
+        models,
+        data,
+        out or Path("pictures"),
+        split=split,
+        sample=sample,
+        captions=captions,
+        limit=limit,
+        temperature=temperature,
+        seed=seed,
+        resize=resize,
+        device=device,
+        batch_size=batch_size,
+    ):
+        print(f"picture: {path}")
 
 
 @app.command()
