@@ -102,11 +102,11 @@ def _text(figure: Figure, left: float, above: float, name: str, lines: Sequence[
 
 
 def _thumbnail(figure: Figure, left: float, above: float, image: Image.Image, colour: str, verdict: str) -> None:
-    """The image, not stretched, at the top of a square cell; the frame follows the image."""
+    """The image, not stretched, at the top left of a square cell; the frame follows the image."""
     width, height = figure.get_size_inches()
     ax = figure.add_axes((left / width, 1 - (above + THUMB) / height, THUMB / width, THUMB / height))
     ax.imshow(np.asarray(image.convert("RGB")))
-    ax.set_anchor("N")
+    ax.set_anchor("NW")
     ax.set(xticks=[], yticks=[])
     ax.grid(visible=False)
     for spine in ax.spines.values():

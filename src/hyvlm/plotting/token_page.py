@@ -20,7 +20,7 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 
 from hyvlm.plotting.contributions import Contributions, Word, heat, largest
-from hyvlm.plotting.figures import INK, PALE, style
+from hyvlm.plotting.figures import INK, style
 
 REDS = colormaps["Reds"]
 #: Inches: width of a column of words, space between columns, height of a line, side of a picture.
@@ -184,7 +184,7 @@ def _lines(
 def _write(ax: Axes, lines: Sequence[Sequence[tuple[str, float | None, float, float]]], top: float) -> None:
     for row, line in enumerate(lines):
         for text, weight, left, wide in line:
-            background, ink = ("none", PALE) if weight is None else _colours(weight, top)
+            background, ink = ("none", "#767676") if weight is None else _colours(weight, top)
             box = Rectangle((left, row * LINE + 0.01), wide, LINE - 0.025, facecolor=background, linewidth=0)
             ax.add_patch(box)
             place = (left + 0.02, (row + 0.5) * LINE)
