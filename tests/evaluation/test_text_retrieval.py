@@ -25,7 +25,8 @@ def test_the_first_caption_asks_for_the_others(by_words, tokenizer, listed) -> N
             Sample("b", None, texts=["blue", "blue"]),
             Sample("c", None, texts=["red red", "green red", "blue"]),
             Sample("d", None, texts=["alone"]),
-        ]
+        ],
+        classes=["dog"],  # those of the boxes of the same set: no text has one
     )
     outcome = run(by_words(UNIT), tokenizer, samples)
     # a ("red" 2/3, "green red" 1/2, "green" 1/3, 0, 0): AP (1 + 2/3) / 2 = 5/6; b: "blue" twice, tied: 1/2;

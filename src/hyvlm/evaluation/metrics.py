@@ -218,36 +218,28 @@ def ranked_precision(
     """
     if len(queries) == 0:
         raise ValueError("there is no query to rank candidates for")
-    query_owner, candidate_owner = query_owner.to(queries.device), candidate_owner.to(queries.device)
+    of_query, of_candidate = query_owner.cpu().numpy(), candidate_owner.cpu().numpy()
     average, at_r = torch.empty(len(queries), dtype=torch.double), torch.empty(len(queries), dtype=torch.double)
     tied = 0
     for part, scores in score_blocks(score, queries, candidates, block=block):
-        match = query_owner[part, None] == candidate_owner
-        if itself is not None:
-            own = itself[part, None].to(scores.device)
-            match, scores = match.scatter(1, own, False), scores.scatter(1, own, -torch.inf)  # behind all others
-        count = _count(match)
-        if not count.all():
-            raise ValueError(f"query {part.start + int((count == 0).nonzero()[0])} has no match among the candidates")
-        ordered, order = scores.sort(1, descending=True)
-        is_match = match.gather(1, order)
-        found = is_match.cumsum(1)
-        last = _last_of_ties(ordered)
-        rank = last + 1 - (found.gather(1, last) - found)  # of a match: the last of its tie, but for later matches
-        precision = torch.where(is_match, found.double() / rank, 0.0)
-        average[part] = (precision.sum(1) / count).cpu()
-        at_r[part] = (_count(is_match & (rank <= count[:, None])).double() / count).cpu()
-        mixed = (ordered[:, 1:] == ordered[:, :-1]) & (is_match[:, 1:] != is_match[:, :-1])
-        tied += int(mixed.any(1).sum())
+        for query, row in enumerate(scores.cpu().numpy(), start=part.start):
+            match, others = of_candidate == of_query[query], of_candidate != of_query[query]
+            if itself is not None:
+                match[itself[query]] = False
+            if not match.any():
+                raise ValueError(f"query {query} has no match among the candidates")
+            average[query], at_r[query], mixed = _precision_of_row(np.sort(row[match])[::-1], np.sort(row[others]))
+            tied += mixed
     return Precisions(average, at_r, tied)
 
 
-def _last_of_ties(ordered: Tensor) -> Tensor:
-    """For every place of sorted rows ``(n, N)``, the last place that holds the same value."""
-    places = torch.arange(ordered.shape[1], device=ordered.device)
-    ends = torch.full_like(ordered, True, dtype=torch.bool)
-    ends[:, :-1] = ordered[:, 1:] != ordered[:, :-1]
-    return torch.where(ends, places, ordered.shape[1]).flip(1).cummin(1).values.flip(1)
+def _precision_of_row(matches: np.ndarray, others: np.ndarray) -> tuple[float, float, bool]:
+    """Average precision and Precision@R of matches (best first) among others (best last); whether one of each ties."""
+    below = np.searchsorted(others, matches)
+    found = np.arange(1, len(matches) + 1)
+    rank = found + len(others) - below
+    mixed = bool((np.searchsorted(others, matches, side="right") > below).any())
+    return float((found / rank).mean()), float((rank <= len(matches)).mean()), mixed
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def by_class(annotations: list[Annotation]) -> TextQueries:
 class TextRetrieval(Task):
     """Mean average precision and Precision@R of texts by text; no image is read.
 
-    In a set with classes each text asks for the others of its class, else each image's first caption for its others.
+    In a set with labels each text asks for the others of its class, else each image's first caption for its others.
     Candidates are ranked by the model's score of (query, candidate).
     """
 
@@ -88,7 +88,8 @@ class TextRetrieval(Task):
 
     def run(self, embedder: Embedder, samples: SampleSet) -> Outcome:
         known = embedder.annotations(samples)
-        asked = (by_class if samples.classes else by_image)(known.annotations)
+        labelled = any(annotation.labels for annotation in known.annotations)
+        asked = (by_class if labelled else by_image)(known.annotations)
         if not len(asked.queries):
             reasons = ", ".join(f"{count} {reason}" for reason, count in asked.skipped.items() if count)
             raise ValueError(f"{samples.name} has no two texts that belong together: {reasons}")
@@ -117,7 +118,7 @@ class TextRetrieval(Task):
             skipped_examples=known.examples,
             ties={"queries": found.tied},
             details={
-                "matches_by": "class" if samples.classes else "image",
+                "matches_by": "class" if labelled else "image",
                 "queries": len(asked.queries),
                 "gallery": len(asked.gallery),
                 "distinct_texts": len(set(asked.texts)),
