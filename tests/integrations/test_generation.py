@@ -30,14 +30,19 @@ BENCH = PromptSet("bench", ("a red car", "a dog", "two cats"), ("Colors", "DALL-
 
 
 class Noise:
-    """Paints noise that prompt and seed decide; counts how often it is asked."""
+    """Paints noise that prompt, seed and settings decide; keeps the seeds that it was asked with."""
 
-    def __init__(self, **settings: object) -> None:
-        self.settings, self.drawn = settings, 0
+    def __init__(self, **settings: float) -> None:
+        self.settings, self.seeds = settings, list[int]()
+
+    @property
+    def drawn(self) -> int:
+        return len(self.seeds)
 
     def __call__(self, prompt: str, seed: int) -> Image.Image:
-        self.drawn += 1
-        generator = np.random.default_rng([seed, *hashlib.sha256(prompt.encode()).digest()[:4]])
+        self.seeds.append(seed)
+        depends = f"{prompt} {sorted(self.settings.items())}".encode()
+        generator = np.random.default_rng([seed, *hashlib.sha256(depends).digest()[:4]])
         return Image.fromarray(generator.integers(0, 256, (16, 16, 3), dtype=np.uint8))
 
 
@@ -67,7 +72,7 @@ def judge(tiny_model):
 def test_images_that_are_there_are_kept(tmp_path: Path) -> None:
     painter = Noise(steps=1)
     files = paint("noise", painter, BENCH, tmp_path)
-    assert painter.drawn == 3
+    assert painter.seeds == [0, 1, 2]
     assert [file.name[:6] for file in files] == ["00000-", "00001-", "00002-"]
     before = files[1].stat().st_mtime_ns
     files[0].unlink()
@@ -112,11 +117,12 @@ def test_evaluation_of_two_painters_on_two_sets(tmp_path: Path, judge) -> None:
         return np.stack([np.asarray(image.convert("RGB"), dtype=float).mean((0, 1)) for image in images])
 
     real = features(photos.images())
-    drawn = features(Image.open(tmp_path / file) for file in scores[0].files)
-    mixed = scipy.linalg.sqrtm(np.cov(real.T) @ np.cov(drawn.T)).real
-    expected = ((real.mean(0) - drawn.mean(0)) ** 2).sum() + np.trace(np.cov(real.T) + np.cov(drawn.T) - 2 * mixed)
-    assert scores[0].fid == pytest.approx(expected, rel=1e-4)
-    assert scores[0].notes == []
+    for score in scores[:2]:
+        drawn = features(Image.open(tmp_path / file) for file in score.files)
+        mixed = scipy.linalg.sqrtm(np.cov(real.T) @ np.cov(drawn.T)).real
+        between = ((real.mean(0) - drawn.mean(0)) ** 2).sum()
+        assert score.fid == pytest.approx(between + np.trace(np.cov(real.T) + np.cov(drawn.T) - 2 * mixed), rel=1e-4)
+        assert score.notes == []
     bench = scores[2]
     assert np.isnan(bench.fid)
     assert bench.notes == ["no FID: the prompts have no images of their own"]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -106,8 +108,6 @@ def test_match_norm_keeps_directions_and_takes_the_originals_lengths(tiny_pipe, 
 
 def test_a_long_prompt_reads_stretched_positions(tiny_pipe, tiny_model) -> None:
     """At alpha 0, both encoders' states equal those of copies whose tables were stretched for good."""
-    import copy
-
     n = len(Tokenizer(248).ids(LONG))
     assert 77 < n < 248
     ours = conditioning(tiny_pipe, tiny_model(), LONG, "blurry", alpha=0.0)
@@ -143,9 +143,18 @@ def test_a_long_prompt_leaves_the_pipeline_as_it_was(tiny_pipe, tiny_model) -> N
     after = original(tiny_pipe, prompt=SHORT)
     assert all(torch.equal(before[part], after[part]) for part in PARTS)
     assert tiny_pipe.tokenizer.model_max_length == tiny_pipe.tokenizer_2.model_max_length == 77
+    for encoder in (tiny_pipe.text_encoder, tiny_pipe.text_encoder_2):
+        module = next(m for m in encoder.modules() if hasattr(m, "position_embedding"))
+        assert len(module.position_embedding.weight) == module.position_ids.shape[1] == 77
     now = tiny_pipe.text_encoder.state_dict()
     assert now.keys() == weights.keys()
     assert all(torch.equal(now[k], v) for k, v in weights.items())
+
+
+def test_encoders_that_are_not_in_memory_are_refused(tiny_pipe, tiny_model, monkeypatch) -> None:
+    monkeypatch.setattr(tiny_pipe, "text_encoder_2", copy.deepcopy(tiny_pipe.text_encoder_2).to("meta"))
+    with pytest.raises(ValueError, match="enable_model_cpu_offload"):
+        conditioning(tiny_pipe, tiny_model(), LONG)
 
 
 def test_a_short_prompt_beside_a_long_one_shares_its_length(tiny_pipe, tiny_model) -> None:
@@ -212,8 +221,6 @@ def test_a_token_added_to_the_pipeline_is_named(tiny_pipe, tiny_model, monkeypat
 
 
 def _grown(encoder):
-    import copy
-
     encoder = copy.deepcopy(encoder)
     encoder.resize_token_embeddings(49409)
     return encoder

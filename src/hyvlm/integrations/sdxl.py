@@ -58,7 +58,7 @@ def conditioning(
             tokenizer repeats that token; ``"original"`` keeps the pipeline's channels, in which CLIP-L has read all
             of the prompt.
         match_norm: Give every feature the norm that the original has in the same channels. The tangent vectors of a
-            hyperbolic model are some tens of times shorter than CLIP-L's hidden states.
+            hyperbolic model have norms near 1, far below those of CLIP-L's hidden states.
     Returns:
         ``prompt_embeds`` and ``negative_prompt_embeds`` ``(B, L, 2048)``, ``pooled_prompt_embeds`` and
         ``negative_pooled_prompt_embeds`` ``(B, 1280)``, in the pipeline's dtype and on its device. Several images of
