@@ -136,8 +136,12 @@ def entailment(w: World, general: str, specific: str, eta: float, alpha: float =
     )
 
 
-def clip(w: World) -> Tensor:
-    return (contrast(w, "image", "text", "global") + contrast(w, "text", "image", "global")) / 2
+def clip(w: World, parts: bool = False) -> Tensor:
+    wholes = (contrast(w, "image", "text", "global") + contrast(w, "text", "image", "global")) / 2
+    if not parts:
+        return wholes
+    crops = contrast(w, "part_image", "part_text", "global") + contrast(w, "part_text", "part_image", "global")
+    return wholes + crops / 2
 
 
 def meru(w: World, entail_weight: float = 0.2, eta: float = 1.0) -> Tensor:
@@ -227,6 +231,7 @@ UNCHA_SWITCHES: list[dict[str, Any]] = [
 ]
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("clip", {}),
+    ("clip", {"parts": True}),
     ("meru", {}),
     ("meru", {"entail_weight": 0.5, "eta": 0.8}),
     ("hycoclip", {}),
@@ -255,7 +260,11 @@ def _float64() -> Any:
 @pytest.mark.parametrize("reduction", ["global", "per_rank"])
 @pytest.mark.parametrize(
     ("method", "options", "geometry"),
-    [("clip", {}, "sphere"), *((*setting, geometry) for setting in SETTINGS for geometry in ("lorentz", "euclidean"))],
+    [
+        ("clip", {}, "sphere"),
+        ("clip", {"parts": True}, "sphere"),
+        *((*setting, geometry) for setting in SETTINGS for geometry in ("lorentz", "euclidean")),
+    ],
     ids=label,
 )
 def test_value_and_gradients(method: str, options: dict[str, Any], geometry: str, reduction: str) -> None:
