@@ -57,9 +57,9 @@ def test_untyped_negatives_have_one_accuracy(by_words, tokenizer, listed, image_
 
 def test_generated_negatives_swap_one_word(by_words, tokenizer, listed, image_of) -> None:
     """The only word with siblings is the colour; captions without such a word are counted."""
-    items = [image_of(RED, texts=["it is red", "red"]), image_of(BLUE, texts=["it is so"]), image_of(GREEN)]
-    outcome = run(by_words(UNIT), tokenizer, listed(items), negatives="generate")
-    assert outcome.scores["accuracy"] == 100
+    items = [image_of(RED, texts=["it is red", "red"], labels=[0]), image_of(BLUE, texts=["it is so"]), image_of(GREEN)]
+    outcome = run(by_words(UNIT), tokenizer, listed(items, classes=["a class of images"]), negatives="generate")
+    assert outcome.scores == {"accuracy": 100}
     assert outcome.details["pairs"] == 1
     assert (outcome.details["captions"], outcome.details["captions_without_a_word_to_swap"]) == (2, 1)
     assert outcome.skipped == Counter({"no word to swap": 2})

@@ -93,7 +93,8 @@ class HardNegatives(Task):
         if not pairs:
             raise ValueError(f"none of the {len(images.points)} images of {samples.name} can be scored: {lacking}")
         used = sorted({pair.image for pair in pairs})
-        scores, ties, right = self._score(embedder, images, pairs, samples.classes)
+        types = samples.classes if self.negatives == "given" else ()  # classes of a set of pairs are its objects
+        scores, ties, right = self._score(embedder, images, pairs, types)
         left = images.select(used, lacking)
         return Outcome(
             scores=scores,
@@ -113,7 +114,7 @@ class HardNegatives(Task):
         )
 
     def _score(
-        self, embedder: Embedder, images: ImageEmbeddings, pairs: list[Pair], classes: tuple[str, ...]
+        self, embedder: Embedder, images: ImageEmbeddings, pairs: list[Pair], types: tuple[str, ...]
     ) -> tuple[dict[str, float], int, int]:
         """Accuracies in percent, over all pairs and by type of negative; how many pairs tie; how many are right."""
         rows = torch.tensor([pair.image for pair in pairs], device=images.points.device)
@@ -123,7 +124,7 @@ class HardNegatives(Task):
             found = choose_between(embedder.model.score, images.points[rows], right, wrong)
         scores = {"accuracy": 100 * found.right.double().mean().item()}
         by_type: dict[str, list[bool]] = {}
-        for label, name in enumerate(classes):
+        for label, name in enumerate(types):
             of_type = [label in images.annotations[pair.image].labels for pair in pairs]
             if any(of_type):
                 by_type[name] = found.right[torch.tensor(of_type)].tolist()
