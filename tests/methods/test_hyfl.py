@@ -29,7 +29,6 @@ DISTILL = "distillation short_text -> image"
 ENTAIL = {"text": "tokens of text ⊒ text", "image": "tokens of image ⊒ image"}
 ENTROPY = "minus radius entropy text"
 
-
 Options = dict[str, Any]
 WEIGHTS = ("short_weight", "distill_weight", "entail_weight", "entropy_weight")
 TEMPERATURES = ("temperature", "teacher_temperature", "distill_temperature", "entail_temperature")
@@ -441,21 +440,6 @@ def test_the_saturated_share_is_counted_over_midpoints() -> None:
     output = library(options)(lorentz(c), Views.single(image=image, text=text, tokens=tokens))
     shares = {name: share.item() for name, share in output.stat_shares.items()}
     assert shares == {"saturated/tokens of text": 0.5, "saturated/tokens of image": 0.25}
-
-
-WRONG: list[tuple[str, Any, str]] = [
-    ("formulation", "papr", "paper"),
-    ("eta", -1.2, "eta"),
-    ("distill_weight", -0.05, "weight"),
-]
-WRONG += [(name, -0.07, "temperature") for name in TEMPERATURES]
-
-
-@pytest.mark.parametrize(("name", "value", "words"), WRONG)
-def test_a_wrong_setting_is_named_in_one_line(name: str, value: Any, words: str) -> None:
-    with pytest.raises(ValueError, match=words) as error:
-        OBJECTIVES["hyfl"](**{name: value})
-    assert "\n" not in str(error.value)
 
 
 def test_a_manifold_without_cones_is_refused() -> None:

@@ -127,3 +127,21 @@ def test_cones_are_asked_of_a_manifold_that_has_them() -> None:
 def test_an_unused_uncertainty_is_still_checked() -> None:
     with pytest.raises(ValueError, match="unknown uncertainty measure"):
         OBJECTIVES["uncha"](uncertainty="norms", calibration=False, uncertainty_temperature=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("formulation", "papr", "paper"),
+        ("eta", -1.2, "eta"),
+        ("distill_weight", -0.05, "weight"),
+        ("temperature", -0.07, "temperature"),
+        ("teacher_temperature", -0.07, "teacher_temperature"),
+        ("distill_temperature", 0.0, "distill_temperature"),
+        ("entail_temperature", -0.07, "entail_temperature"),
+    ],
+)
+def test_a_wrong_setting_of_hyfl_is_named_in_one_line(name: str, value: float | str, words: str) -> None:
+    with pytest.raises(ValueError, match=words) as error:
+        OBJECTIVES["hyfl"](**{name: value})
+    assert "\n" not in str(error.value)
