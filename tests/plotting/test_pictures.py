@@ -13,6 +13,7 @@ from hyvlm.data import open_data
 from hyvlm.data.sentences import PERTURBATIONS
 from hyvlm.evaluation import Embedder
 from hyvlm.evaluation.perturbed_ranks import perturbed_ranks
+from hyvlm.evaluation.perturbed_retrieval import perturb_all
 from hyvlm.geometry import Lorentz, Sphere
 from hyvlm.models import save_model
 from hyvlm.plotting import pictures
@@ -88,7 +89,7 @@ def test_models_are_called_by_the_last_part_of_their_path() -> None:
 
 def test_perturbed_captions_are_those_of_the_task(request_: Request, embedder: Embedder) -> None:
     """The ranks drawn for an image are among those that the task computes for it."""
-    gathered = request_.gather()
+    gathered = replace(request_, sample=1).gather()
     texts = perturbed_captions(gathered, 0)
     assert len(set(texts)) == len(texts) > 10
     assert gathered.captions[0] not in texts
@@ -96,8 +97,15 @@ def test_perturbed_captions_are_those_of_the_task(request_: Request, embedder: E
     panels = pictures._panels("ours", embedder, gathered.points["ours"][:1], points, len(gathered.captions))
     task = perturbed_ranks(embedder, request_.samples, captions="last").ranks
     for panel, reading in zip(panels.values(), ("score", "entailment"), strict=True):
-        expected = {int(rank) for how in PERTURBATIONS for rank in task[reading][how][:, 0]}
+        expected = {int(rank) for how in PERTURBATIONS for rank in task[reading][how][:, 1]}
         assert set(panel.ranks().tolist()) <= expected
+    drawn = {
+        text
+        for how in PERTURBATIONS
+        for seed in range(5)
+        for text in perturb_all(["", gathered.captions[0]], how, seed)[1:]
+    }
+    assert set(texts) == drawn - {gathered.captions[0]}
 
 
 def test_ranks_and_bars() -> None:

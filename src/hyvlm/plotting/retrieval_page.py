@@ -55,7 +55,7 @@ def retrieval_figure(truth: Image.Image, queries: Sequence[Query]) -> Figure:
     for row, (query, lines) in enumerate(zip(queries, texts, strict=True)):
         shown = [found.image for found in query.found.values()] + ([truth] if row == 0 else [])
         heights.append(max(*[_height(image) + 0.3 for image in shown], (2 + len(lines)) * LINE) + MARGIN)
-    titles = [textwrap.fill(f"{name}: first of {queries[0].found[name].of:,}", 22) for name in names]
+    titles = [f"{textwrap.fill(name, 22)}\nfirst of {queries[0].found[name].of:,}" for name in names]
     above = 0.22 + 0.14 * max(title.count("\n") + 1 for title in ["", *titles])
     with style():
         figure = Figure(figsize=(TEXT + 2 * MARGIN + len(names) * (THUMB + MARGIN), above + sum(heights)))
