@@ -66,13 +66,14 @@ def place(manifold: Manifold, groups: Mapping[str, Tensor], *, sample: int = 100
     sizes = [len(group) for group in groups.values()]
     if isinstance(manifold, Lorentz):
         c = float(manifold.c.detach())
+        points = points.cpu()  # in float64, which some accelerators lack
         fit = horopca(points, c, sample=sample, seed=seed)
         flat = fit.disk(points)
-        root = fit.disk(points.new_zeros(1, points.shape[1]))[0].cpu().numpy()
+        root = fit.disk(points.new_zeros(1, points.shape[1]))[0].numpy()
         note = f"HoroPCA, {100 * fit.explained:.0f} % of the variance of distances"
         if fit.measured_on < len(points):
             note += f", fitted on {fit.measured_on:,} of {len(points):,} points"
-        return Layout(_split(flat.cpu().numpy(), groups, sizes), True, note, root)
+        return Layout(_split(flat.numpy(), groups, sizes), True, note, root)
     with torch.no_grad():
         distances = manifold.pairwise_distance(points, points)
     symmetric = ((distances + distances.T) / 2).fill_diagonal_(0).cpu().numpy()
