@@ -182,13 +182,12 @@ def evaluate_generation(
     out = Path(out)
     check_folder(out, "the results folder")
     module = load_extractor(extractor) if isinstance(extractor, str | Path) else extractor
-    scores = list[Score]()
+    common, scores = {"seed": seed, "image_size": image_size, "judge": fingerprint(judge)}, list[Score]()
     for prompts in prompt_sets:
         distance = _Distance(module, prompts, image_size, batch_size)
         for name, painter in painters.items():
-            folder = out / "images" / _file_name(prompts.name) / _file_name(name)
+            folder, cut = out / "images" / _file_name(prompts.name) / _file_name(name), tokenizer.truncated
             files = paint(name, painter, prompts, folder, seed=seed)
-            cut = tokenizer.truncated
             similarity = clip_similarity(judge, tokenizer, files, prompts.prompts, batch_size=batch_size)
             fid, notes = distance.of(files)
             score = Score(
@@ -198,7 +197,7 @@ def evaluate_generation(
                 fid=fid,
                 similarity=similarity.mean().item(),
                 by_category=_by_category(similarity, prompts.categories),
-                settings={**painter.settings, "seed": seed, "image_size": image_size, "judge": fingerprint(judge)},
+                settings={**painter.settings, **common},
                 skipped=dict(prompts.skipped),
                 prompts_cut=tokenizer.truncated - cut,
                 notes=notes,

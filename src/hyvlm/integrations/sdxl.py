@@ -41,28 +41,23 @@ def conditioning(
     In the first D channels, ``(1 - alpha) * original + alpha * features``: with ``alpha`` 0 it is exactly what the
     pipeline makes of the prompt. The other channels, bigG's and the pooled embedding are the pipeline's, bit for bit.
 
-    Prompts whose tokens fit into the pipeline (77) take its usual path. If one of the texts is longer, all of the call
-    are encoded with stretched tables of positions (:func:`stretched_positions`) at the model's context length, since
-    the prompts and negative prompts of a call must be of one length.
-
-    A negative prompt is injected like a prompt. Without one, the pipeline's rule holds: zeros, or an empty text.
+    Prompts whose tokens fit into the pipeline (77) take its usual path. If one text is longer, all of the call, which
+    must be of one length, are encoded with :func:`stretched_positions` at the model's context length. A negative
+    prompt is treated like a prompt; without one, the pipeline's rule holds: zeros, or an empty text.
 
     Args:
         pipe: A ``diffusers.StableDiffusionXLPipeline``, or another pipeline with its two text encoders and its
             ``encode_prompt`` (image to image, inpainting).
-        model: Over CLIP's vocabulary, at most as wide as the pipeline's CLIP-L; see :func:`prompt_features` for what
-            it gives.
+        model: Over CLIP's vocabulary, at most as wide as CLIP-L; what it gives: :func:`prompt_features`.
         prompt, negative_prompt: One text, or one per image; a single negative prompt goes with every prompt.
         prompt_2, negative_prompt_2: Other texts for bigG, as in the pipeline.
-        padding: What stands behind a prompt's end. ``"end"`` repeats the feature of its end token, as CLIP-L's own
-            tokenizer repeats that token; ``"original"`` keeps the pipeline's channels, in which CLIP-L has read all
-            of the prompt.
-        match_norm: Give every feature the norm that the original has in the same channels. The tangent vectors of a
-            hyperbolic model have norms near 1, far below those of CLIP-L's hidden states.
+        padding: What stands behind a prompt's end. ``"end"`` repeats the feature of its end token; ``"original"`` keeps
+            the pipeline's channels, in which CLIP-L has read all of the prompt.
+        match_norm: Give every feature the norm that the original has in the same channels; a hyperbolic model's tangent
+            vectors have norms near 1, far below those of CLIP-L's hidden states.
     Returns:
         ``prompt_embeds`` and ``negative_prompt_embeds`` ``(B, L, 2048)``, ``pooled_prompt_embeds`` and
-        ``negative_pooled_prompt_embeds`` ``(B, 1280)``, in the pipeline's dtype and on its device. Several images of
-        a prompt: pass ``num_images_per_prompt`` to the pipeline.
+        ``negative_pooled_prompt_embeds`` ``(B, 1280)``, in the pipeline's dtype and on its device.
     Raises:
         ValueError: The pipeline has no CLIP-L, the model does not fit it, a setting is unknown, or a prompt holds a
             token that the model does not know (a textual inversion).
@@ -72,24 +67,19 @@ def conditioning(
     if not prompts:
         raise ValueError("there is no prompt to encode")
     negatives = _texts("negative_prompt", negative_prompt, len(prompts))
-    others = _texts("prompt_2", prompt_2, len(prompts)), _texts("negative_prompt_2", negative_prompt_2, len(prompts))
-    usual = int(pipe.tokenizer.model_max_length)
-    everything = [text for texts in (prompts, negatives, *others) for text in texts or ()]
-    length = usual if _longest(pipe, everything) <= usual else max(usual, model.text_tower.context_length)
-    with torch.no_grad(), stretched_positions(pipe, length) if length > usual else nullcontext():
-        embeds, negative_embeds, pooled, negative_pooled = pipe.encode_prompt(
-            prompt=prompts,
-            prompt_2=others[0],
-            negative_prompt=negatives,
-            negative_prompt_2=others[1],
-            do_classifier_free_guidance=True,
-        )
+    embeds, negative_embeds, pooled, negative_pooled = _encode(
+        pipe,
+        model.text_tower.context_length,
+        prompt=prompts,
+        negative_prompt=negatives,
+        prompt_2=_texts("prompt_2", prompt_2, len(prompts)),
+        negative_prompt_2=_texts("negative_prompt_2", negative_prompt_2, len(prompts)),
+    )
     settings: dict[str, Any] = {"alpha": alpha, "padding": padding, "match_norm": match_norm}
-    embeds = _inject(pipe, model, prompts, embeds, **settings)
     if negatives is not None or not pipe.config.force_zeros_for_empty_prompt:
         negative_embeds = _inject(pipe, model, negatives or [""] * len(prompts), negative_embeds, **settings)
     return {
-        "prompt_embeds": embeds,
+        "prompt_embeds": _inject(pipe, model, prompts, embeds, **settings),
         "negative_prompt_embeds": negative_embeds,
         "pooled_prompt_embeds": pooled,
         "negative_pooled_prompt_embeds": negative_pooled,
@@ -187,6 +177,16 @@ def _texts(what: str, texts: str | Sequence[str] | None, count: int) -> list[str
     if len(rows) != count:
         raise ValueError(f"{what} must be one text or as many as there are prompts, {count}, got {len(rows)}")
     return rows
+
+
+def _encode(pipe: Any, context: int, **texts: list[str] | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The pipeline's own conditioning; if a text is too long for it, at length ``context``."""
+    usual = int(pipe.tokenizer.model_max_length)
+    longest = _longest(pipe, [text for given in texts.values() for text in given or ()])
+    stretched = longest > usual and context > usual
+    with torch.no_grad(), stretched_positions(pipe, context) if stretched else nullcontext():
+        encoded: tuple[Tensor, Tensor, Tensor, Tensor] = pipe.encode_prompt(**texts, do_classifier_free_guidance=True)
+    return encoded
 
 
 def _longest(pipe: Any, texts: Sequence[str]) -> int:
