@@ -51,6 +51,7 @@ class StubModel(nn.Module):
             "points": {k: list(v) for k, v in points.items()},
         }
         self.dim = 3
+        self.resize: str | None = None  # left to the task
         self.images_seen = self.texts_seen = 0
 
     def encode_image(self, pixels: Tensor) -> Tensor:
