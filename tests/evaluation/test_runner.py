@@ -215,3 +215,13 @@ def test_a_file_in_place_of_a_folder_is_an_error_before_any_image_is_read(model,
         with pytest.raises(ValueError, match=f"the cache folder {out} cannot be a folder: {file} is a file"):
             EmbeddingCache(out)
     assert samples.reads == 0
+
+
+@pytest.mark.parametrize(
+    ("own", "asked", "retrieval", "classification"),
+    [(None, None, "squash", "crop"), ("crop", None, "crop", "crop"), ("crop", "squash", "squash", "squash")],
+)
+def test_a_model_brings_images_to_size_in_its_own_way(own, asked, retrieval, classification, model, samples) -> None:
+    model.resize = own
+    specs = [EvalSpec(name, samples, resize=asked) for name in ("retrieval", "classification")]
+    assert [task.resize for task, _ in check_specs(model, specs)] == [retrieval, classification]

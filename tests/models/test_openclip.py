@@ -98,7 +98,7 @@ def test_features_are_those_of_open_clip(name: str, suffix: str, tmp_path: Path)
 def test_the_activation_matters_and_comes_with_the_name(tmp_path: Path) -> None:
     theirs, file = randomised("hyvlm-tiny-quickgelu"), tmp_path / "weights.pt"
     torch.save(theirs.state_dict(), file)
-    quick, plain = (load_open_clip(f"open_clip:{name}/{file}")[0] for name in ("hyvlm-tiny-quickgelu", "hyvlm-tiny"))
+    quick, plain = (load_open_clip(f"open_clip:{name}/{file}") for name in ("hyvlm-tiny-quickgelu", "hyvlm-tiny"))
     assert (quick.config["model"]["image"]["activation"], plain.config["model"]["text"]["activation"]) == (
         "quick_gelu",
         "gelu",
@@ -154,8 +154,8 @@ def test_a_tag_brings_its_statistics_and_its_activation(tmp_path: Path, monkeypa
     torch.save(randomised("hyvlm-tiny").state_dict(), file)
     card = {"mean": (0.5, 0.4, 0.3), "std": (0.1, 0.2, 0.3), "resize_mode": "squash", "quick_gelu": True}
     stock_tag(monkeypatch, {**card, "interpolation": "bicubic"}, lambda _: str(file))
-    model, resize = load_open_clip("open_clip:hyvlm-tiny/stock")
-    assert resize == "squash"
+    model = load_open_clip("open_clip:hyvlm-tiny/stock")
+    assert model.resize == "squash"
     assert model.pixel_mean.flatten().tolist() == pytest.approx([0.5, 0.4, 0.3])
     assert model.pixel_std.flatten().tolist() == pytest.approx([0.1, 0.2, 0.3])
     assert model.config["model"]["text"]["activation"] == "quick_gelu"

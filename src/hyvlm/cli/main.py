@@ -159,7 +159,7 @@ def plot(
     limit: Annotated[int, typer.Option("--limit", min=1, help="Images that take part, at the most")] = 500,
     temperature: Annotated[float, typer.Option("--temperature", help="Of the weights of tokens")] = 0.07,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of perturbations and of the layout")] = 0,
-    resize: Annotated[str, typer.Option("--resize", help="squash to a square, or crop the centre")] = "squash",
+    resize: Annotated[str | None, typer.Option("--resize", help="squash to a square, or crop the centre")] = None,
     device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, ...; default: the fastest")] = None,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 64,
     out: Out = None,

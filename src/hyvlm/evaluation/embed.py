@@ -123,6 +123,10 @@ class Embedder:
         """Side in pixels of the images that the model was built for."""
         return int(self.model.config["model"]["image"]["image_size"])
 
+    def transform(self, resize: str | None = None) -> Transform:
+        """From a picture to pixels of the model's size; None is the model's own way, squashed if it has none."""
+        return eval_transform(self.image_size, resize=resize or self.model.resize or "squash")
+
     def images(
         self,
         samples: SampleSet,

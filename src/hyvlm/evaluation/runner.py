@@ -47,7 +47,7 @@ class EvalSpec:
         seeds: How often captions are perturbed.
         negatives: Where hard negatives come from: ``"given"`` or ``"generate"``.
         vqa: Folder or hub name of BLIP's VQA model.
-        resize: ``"squash"`` or ``"crop"``.
+        resize: ``"squash"`` or ``"crop"``; None is the model's own way, or the task's where the model has none.
         image_size, part_size: Side in pixels of images and of part crops.
     """
 
@@ -64,8 +64,11 @@ class EvalSpec:
     image_size: int | None = None
     part_size: int | None = None
 
-    def build(self) -> Task:
+    def build(self, model: DualEncoder | None = None) -> Task:
         """The task with its settings.
+
+        Args:
+            model: Brings images to size in its own way, if the spec says nothing of it.
 
         Raises:
             ValueError: Unknown task, or a setting that the task does not have.
@@ -73,6 +76,8 @@ class EvalSpec:
         kind = TASKS[self.task]
         known = {field.name for field in dataclasses.fields(kind)}
         given = {k: v for k, v in vars(self).items() if k not in ("task", "data", "split") and v is not None}
+        if model is not None and model.resize and "resize" in known:
+            given.setdefault("resize", model.resize)
         for name in given:
             if name not in known:
                 raise ValueError(f"the task {self.task!r} has no setting {name!r}; it has: {', '.join(sorted(known))}")
@@ -123,7 +128,7 @@ def check_specs(model: DualEncoder, specs: Sequence[EvalSpec]) -> list[tuple[Tas
     Raises:
         ValueError, FileNotFoundError: One sentence on what is wrong with a spec or its data.
     """
-    tasks = [spec.build() for spec in specs]
+    tasks = [spec.build(model) for spec in specs]
     opened: dict[tuple[str, str | None, str], SampleSet] = {}
     checked = [(task, _open(spec, task, opened)) for spec, task in zip(specs, tasks, strict=True)]
     for task, samples in checked:

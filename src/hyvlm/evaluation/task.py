@@ -55,7 +55,8 @@ class Task(ABC):
         version: Goes up when a number would move.
         content: What the sample set must hold, see :func:`hyvlm.data.open_data`.
         parts: Whether the task looks at part crops; such tasks run first, so that one pass serves the others, too.
-        resize: ``"squash"`` or ``"crop"``; the published evaluations squash for retrieval and crop for classification.
+        resize: ``"squash"`` or ``"crop"``; the published evaluations of the MERU lineage squash for retrieval and crop
+            for classification.
         image_size: Side of the images in pixels; None is the model's own.
     """
 

@@ -216,7 +216,11 @@ def clip_similarity(
     It is that of the features before scaling and lift, on whatever manifold the judge's points lie. Images are
     squashed to its size; a prompt longer than its context loses its end.
     """
-    transform, device, rows = eval_transform(judge.image_tower.image_size), judge.pixel_mean.device, list[Tensor]()
+    transform, device, rows = (
+        eval_transform(judge.image_tower.image_size, judge.resize or "squash"),
+        judge.pixel_mean.device,
+        list[Tensor](),
+    )
     with evaluation_mode(judge):
         for part in _batches(zip(files, prompts, strict=True), batch_size):
             pixels = torch.stack([transform(image) for image in _open(file for file, _ in part)])

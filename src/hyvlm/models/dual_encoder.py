@@ -67,6 +67,12 @@ class DualEncoder(nn.Module):
         """Width D of features and points."""
         return self.image_projection.out_features
 
+    @property
+    def resize(self) -> str | None:
+        """How evaluation brings images to size, "squash" or "crop"; None leaves it to the task."""
+        resize = str(self.config["model"]["resize"])
+        return None if resize == "by_task" else resize
+
     def image_features(self, pixels: Tensor) -> Tensor:
         """Tangent vectors before scaling, ``(B, D)``.
 

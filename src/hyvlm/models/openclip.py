@@ -26,7 +26,7 @@ _KNOWN_TEXT = {"context_length", "width", "heads", "layers", "mlp_ratio"}
 _RESIZE = {"shortest": "crop", "squash": "squash"}
 
 
-def load_open_clip(spec: str) -> tuple[DualEncoder, str]:
+def load_open_clip(spec: str) -> DualEncoder:
     """A model of open_clip on the unit sphere; its features are open_clip's, to rounding.
 
     Args:
@@ -37,7 +37,7 @@ def load_open_clip(spec: str) -> tuple[DualEncoder, str]:
             A tag brings its pixel statistics and its activation; for a file NAME tells the activation: weights that
             were trained with QuickGELU need a NAME that ends in ``-quickgelu``.
     Returns:
-        The model, and how its images are brought to size: "crop" or "squash".
+        The model; its configuration has open_clip's pixel statistics and way to bring images to size.
     Raises:
         ValueError: An unknown NAME or tag, a NAME that is not supported, or a file with other weights.
         FileNotFoundError: No such file.
@@ -67,7 +67,7 @@ def load_open_clip(spec: str) -> tuple[DualEncoder, str]:
     converted |= {"pixel_mean": model.pixel_mean, "pixel_std": model.pixel_std}  # part of open_clip's preprocessing
     check_state_dict(model, converted, f"open_clip's {name}")
     model.load_state_dict(converted)
-    return model, _RESIZE[pixels["resize_mode"]]
+    return model
 
 
 def supported_models() -> list[str]:
@@ -156,4 +156,5 @@ def _section(name: str, quick_gelu: bool, pixels: Mapping[str, Any]) -> dict[str
         "dim": config["embed_dim"],
         "pixel_mean": list(pixels["mean"]),
         "pixel_std": list(pixels["std"]),
+        "resize": _RESIZE[pixels["resize_mode"]],
     }

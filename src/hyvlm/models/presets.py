@@ -63,13 +63,20 @@ class TextTowerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Both towers, the width of the common embedding, and the pixel statistics that images are normalised with."""
+    """Both towers, the width of the common embedding, and how images become pixels.
+
+    Attributes:
+        pixel_mean, pixel_std: What pixels in [0, 1] are normalised with.
+        resize: How evaluation brings images to size, see :func:`hyvlm.data.transforms.eval_transform`. "by_task" leaves
+            it to the task: the MERU lineage squashes for retrieval and crops for classification.
+    """
 
     image: ImageTowerConfig
     text: TextTowerConfig = field(default_factory=TextTowerConfig)
     dim: int = 512
     pixel_mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     pixel_std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    resize: Literal["by_task", "squash", "crop"] = "by_task"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists and numbers, as YAML and JSON know them."""
@@ -92,10 +99,11 @@ PRESETS.register("vit-l-14")(ModelConfig(image=ImageTowerConfig(patch=14, width=
 
 
 def _open_clip(patch: int, *, width: int = 768, depth: int = 12, heads: int = 12, dim: int = 512) -> ModelConfig:
-    """A model of open_clip's catalogue: learned positions, a norm before the blocks, CLIP's own pixel statistics."""
+    """A model of open_clip's catalogue: learned positions, a norm before the blocks, CLIP's own way with pixels."""
     image = ImageTowerConfig(patch=patch, width=width, depth=depth, heads=heads, positions="learned", pre_norm=True)
     text = TextTowerConfig(width=dim, heads=dim // 64)
-    return ModelConfig(image=image, text=text, dim=dim, pixel_mean=OPENAI_DATASET_MEAN, pixel_std=OPENAI_DATASET_STD)
+    mean, std = OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
+    return ModelConfig(image=image, text=text, dim=dim, pixel_mean=mean, pixel_std=std, resize="crop")
 
 
 PRESETS.register("open-clip-vit-b-32")(_open_clip(32))

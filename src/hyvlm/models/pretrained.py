@@ -55,8 +55,8 @@ def load(
             Or a text ``open_clip:NAME/WEIGHTS``: see :func:`hyvlm.models.openclip.load_open_clip`.
         device: Where the model goes.
     Returns:
-        The model (eval mode, float32); its preprocessing, a PIL image to uint8 ``(3, H, W)``, which squashes to a
-        square, but for a model of open_clip does what open_clip would (nearly always, cut the centre); its tokenizer.
+        The model (eval mode, float32); its preprocessing, a PIL image to uint8 ``(3, H, W)``, by the ``resize`` of its
+        configuration (squashed to a square where that is left to the task); its tokenizer.
     Raises:
         FileNotFoundError: If there is no model at ``path``.
         ConnectionError: If weights of open_clip cannot be fetched.
@@ -65,12 +65,12 @@ def load(
     from hyvlm.data.transforms import eval_transform
 
     if str(path).startswith(OPEN_CLIP):
-        model, resize = load_open_clip(str(path))
+        model = load_open_clip(str(path))
     else:
         folder = find_model(path)
-        model, resize = build_model(_read_config(folder / CONFIG)), "squash"
+        model = build_model(_read_config(folder / CONFIG))
         load_state(model, folder / WEIGHTS)
-    preprocess = eval_transform(model.image_tower.image_size, resize)
+    preprocess = eval_transform(model.image_tower.image_size, model.resize or "squash")
     return model.eval().to(device), preprocess, Tokenizer(model.text_tower.context_length)
 
 

@@ -15,7 +15,6 @@ from open_clip.tokenizer import SimpleTokenizer, basic_clean, whitespace_clean
 from PIL import Image
 from torch import Tensor
 
-from hyvlm.data.transforms import eval_transform
 from hyvlm.evaluation.embed import Embedder, evaluation_mode
 from hyvlm.losses.midpoint import token_weights
 
@@ -57,7 +56,7 @@ class Contributions:
 
 
 def contributions(
-    embedder: Embedder, image: Image.Image, caption: str, *, temperature: float = 0.07, resize: str = "squash"
+    embedder: Embedder, image: Image.Image, caption: str, *, temperature: float = 0.07, resize: str | None = None
 ) -> Contributions:
     """Weights of the caption's words toward the image, and of the image's patches toward the caption.
 
@@ -69,7 +68,7 @@ def contributions(
     if not temperature > 0:
         raise ValueError(f"the temperature divides similarities and must be positive, got {temperature}")
     model, device = embedder.model, embedder.device
-    seen = eval_transform(embedder.image_size, resize=resize)(image)
+    seen = embedder.transform(resize)(image)
     ids = embedder.tokenizer([caption])
     with evaluation_mode(model):
         image_point, patches = model.encode_image_tokens(seen[None].to(device))

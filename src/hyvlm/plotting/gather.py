@@ -12,7 +12,6 @@ from PIL import Image
 from torch import Tensor
 
 from hyvlm.data.catalog import SampleSet
-from hyvlm.data.transforms import eval_transform
 from hyvlm.evaluation.embed import Embedder, evaluation_mode
 from hyvlm.evaluation.task import choice_of_captions
 from hyvlm.types import BadSample
@@ -98,7 +97,7 @@ def gather(
     sample: int,
     captions: str,
     limit: int,
-    resize: str = "squash",
+    resize: str | None = None,
 ) -> Gathered:
     """Read ``sample`` and the first ``limit - 1`` other usable samples, and embed their images with every model.
 
@@ -107,7 +106,7 @@ def gather(
     """
     if limit < 2:
         raise ValueError(f"a picture of a data set needs at least 2 images, got a limit of {limit}")
-    transforms = {name: eval_transform(embedder.image_size, resize=resize) for name, embedder in embedders.items()}
+    transforms = {name: embedder.transform(resize) for name, embedder in embedders.items()}
     size = min(embedder.batch_size for embedder in embedders.values())
     skipped: Counter[str] = Counter()
     entries: list[Entry] = []

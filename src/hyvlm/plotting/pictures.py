@@ -52,7 +52,7 @@ class Request:
         limit: Images of the data set that take part, the chosen one included, at the most.
         temperature: Of the tokens' weights (Eq. 17).
         seed: Of perturbations, of HoroPCA's draw of points and of t-SNE.
-        resize: "squash" images to a square, or "crop" the centre.
+        resize: "squash" images to a square, or "crop" the centre; None is each model's own way.
     """
 
     embedders: dict[str, Embedder]
@@ -62,7 +62,7 @@ class Request:
     limit: int = 500
     temperature: float = 0.07
     seed: int = 0
-    resize: str = "squash"
+    resize: str | None = None
 
     def gather(self) -> Gathered:
         """The images that take part, the chosen one first, and their points; what was passed over goes to stderr."""
@@ -97,7 +97,7 @@ def draw(
     limit: int = 500,
     temperature: float = 0.07,
     seed: int = 0,
-    resize: str = "squash",
+    resize: str | None = None,
     device: str | None = None,
     batch_size: int = 64,
 ) -> list[Path]:
