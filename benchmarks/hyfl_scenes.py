@@ -1,9 +1,10 @@
-"""HyFL-CLIP against plain long-text contrast: ``python benchmarks/hyfl_scenes.py OUT``.
+"""HyFL-CLIP against plain long-text contrast: ``GOMP_SPINCOUNT=1000 python benchmarks/hyfl_scenes.py OUT``.
 
 A CLIP is trained on the built-in scenes (recipe clip-long-tiny). From it, with the same steps, data order and three
 seeds, the long texts are fine-tuned with HyFL-CLIP (hyfl-tiny) and with the plain contrastive loss on CLIP's sphere.
 All are evaluated on perturbed captions of 500 held-out scenes, in the layout of HyFL-CLIP's Table 2, and on where
-perturbed captions rank (Table S4). Run it again to resume; ``OUT/hyfl_scenes.json`` holds every number.
+perturbed captions rank (Table S4). Run it again to resume; ``OUT/hyfl_scenes.json`` holds every number. The variable is
+what the command line sets: threads that spin starve the loader on few cores.
 """
 
 from __future__ import annotations
