@@ -94,15 +94,23 @@ def test_a_repeated_evaluation_replaces_its_entry_and_others_stay(model, tokeniz
     evaluate(model, tokenizer, [EvalSpec("retrieval", samples, resize="crop")], out=tmp_path)
     entries = json.loads((tmp_path / "results.json").read_text())["results"]
     assert [(e["task"], e["settings"]["resize"]) for e in entries] == [
+        ("order", "squash"),  # it looks at parts, and so ran first
         ("classification", "squash"),
         ("hierarchy", "squash"),
         ("retrieval", "squash"),
-        ("order", "squash"),
         ("retrieval", "crop"),
     ]
     rows = list(csv.DictReader((tmp_path / "results.csv").open()))
     assert len(rows) == sum(len(e["scores"]) for e in entries)
     assert {path.name for path in tmp_path.iterdir()} == {"results.json", "results.csv"}
+
+
+def test_what_was_measured_before_a_task_failed_is_kept(model, tokenizer, samples, tmp_path: Path) -> None:
+    specs = [EvalSpec(name, samples) for name in ("retrieval", "text-retrieval", "order")]
+    with pytest.raises(ValueError, match="no two texts that belong together"):
+        evaluate(model, tokenizer, specs, out=tmp_path)
+    entries = json.loads((tmp_path / "results.json").read_text())["results"]
+    assert [entry["task"] for entry in entries] == ["order", "retrieval"]
 
 
 def test_a_foreign_results_file_is_not_overwritten(model, tokenizer, samples, tmp_path: Path) -> None:
@@ -191,7 +199,7 @@ def test_settings_go_to_the_tasks_that_have_them() -> None:
     retrieval, order = specs_for(["retrieval", "order"], "scenes", split="val", part_size=32, captions="last")
     assert (retrieval.part_size, retrieval.captions, retrieval.split) == (None, "last", "val")
     assert (order.part_size, order.captions) == (32, "last")
-    with pytest.raises(ValueError, match="none of the tasks retrieval has a setting 'templates'"):
+    with pytest.raises(ValueError, match=r"retrieval has a setting 'templates'; the tasks with it: classification"):
         specs_for(["retrieval"], "scenes", templates="plain")
     with pytest.raises(ValueError, match="retrieval"):
         specs_for(["retreival"], "scenes")

@@ -74,7 +74,7 @@ class EvalSpec:
             ValueError: Unknown task, or a setting that the task does not have.
         """
         kind = TASKS[self.task]
-        known = {field.name for field in dataclasses.fields(kind)}
+        known = _setting_names(kind)
         given = {k: v for k, v in vars(self).items() if k not in ("task", "data", "split") and v is not None}
         if model is not None and model.resize and "resize" in known:
             given.setdefault("resize", model.resize)
@@ -82,6 +82,10 @@ class EvalSpec:
             if name not in known:
                 raise ValueError(f"the task {self.task!r} has no setting {name!r}; it has: {', '.join(sorted(known))}")
         return kind(**given)
+
+
+def _setting_names(task: type[Task]) -> set[str]:
+    return {field.name for field in dataclasses.fields(task)}
 
 
 def choose_device(name: str | None = None) -> torch.device:
@@ -109,11 +113,14 @@ def specs_for(
     Raises:
         ValueError: Unknown task, or a setting that none of the tasks has.
     """
-    known = {name: {field.name for field in dataclasses.fields(TASKS[name])} for name in tasks}
+    known = {name: _setting_names(TASKS[name]) for name in tasks}
     given = {key: value for key, value in settings.items() if value is not None}
     for key in given:
         if not any(key in names for names in known.values()):
-            raise ValueError(f"none of the tasks {', '.join(tasks)} has a setting {key!r}")
+            fitting = [name for name, kind in TASKS.items() if key in _setting_names(kind)]
+            raise ValueError(
+                f"none of the tasks {', '.join(tasks)} has a setting {key!r}; the tasks with it: {', '.join(fitting)}"
+            )
     return [
         EvalSpec(name, data, split, **{key: value for key, value in given.items() if key in known[name]})  # type: ignore[arg-type]
         for name in tasks
@@ -153,7 +160,8 @@ def evaluate(
 
     Args:
         specs: What to evaluate; evaluations of the same images share one pass over them.
-        out: Folder for ``results.json`` and ``results.csv``; results of other evaluations that are there already stay.
+        out: Folder for ``results.json`` and ``results.csv``; a result is there as soon as its task is done, and results
+            of other evaluations that are there already stay.
         cache: Where embeddings are kept; None keeps them for this call only.
         batch_size: Images, or texts, at a time.
         workers: Processes that read images; 0 reads in this one.
@@ -178,10 +186,9 @@ def evaluate(
     results: dict[int, Result] = {}
     for i in sorted(range(len(specs)), key=lambda i: not checked[i][0].parts):
         results[i] = _run(specs[i].task, *checked[i], embedder)
-    ordered = [results[i] for i in range(len(specs))]
-    if out is not None:
-        write_results(ordered, out)
-    return ordered
+        if out is not None:
+            write_results([results[i]], out)  # at once: a later task may fail
+    return [results[i] for i in range(len(specs))]
 
 
 def _open(spec: EvalSpec, task: Task, opened: dict[tuple[str, str | None, str], SampleSet]) -> SampleSet:
