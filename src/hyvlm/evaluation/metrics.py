@@ -40,12 +40,17 @@ def score_blocks(
     rows = max(MIN_ROWS, BLOCK // len(candidates)) if block is None else max(1, block // len(candidates))
     for start in range(0, len(queries), rows):
         part = slice(start, min(start + rows, len(queries)))
-        scores = score(queries[part], distinct)
-        nan = scores.amax(1).isnan()  # the maximum of a row with a NaN is NaN
-        if nan.any():
-            row = int(nan.nonzero()[0])
-            raise ValueError(f"the score of query {start + row} is not a number: check the model's embeddings for NaN")
+        scores = _finite(score(queries[part], distinct), start)
         yield part, scores if position is None else scores[:, position]
+
+
+def _finite(scores: Tensor, start: int) -> Tensor:
+    """The scores of queries ``start`` and following; ValueError if one is NaN."""
+    nan = scores.amax(1).isnan()  # the maximum of a row with a NaN is NaN
+    if nan.any():
+        row = start + int(nan.nonzero()[0])
+        raise ValueError(f"the score of query {row} is not a number: check the model's embeddings for NaN")
+    return scores
 
 
 def _distinct_rows(candidates: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -135,16 +140,26 @@ def ranks_among(score: ScoreFunction, queries: Tensor, candidates: Tensor, extra
     Raises:
         ValueError: If there is no candidate, or a score is NaN.
     """
+    if len(candidates) == 0:
+        raise ValueError("there is no candidate to rank")
     ranks = torch.empty(extra.shape[:2], dtype=torch.long)
+    together = torch.cat([candidates, extra.flatten(0, 1)])
+    distinct, position = _distinct_rows(together)  # equal points are one column of a product: they tie exactly
+    position = torch.arange(len(together), device=together.device) if position is None else position
+    common, of_extra = position[: len(candidates)], position[len(candidates) :].unflatten(0, extra.shape[:2])
+    shared = common.unique()
+    column = torch.full((len(distinct),), -1, device=together.device)  # of a product, for each distinct point
+    column[shared] = torch.arange(len(shared), device=column.device)
     for start in range(0, len(queries), MIN_ROWS):
         part = slice(start, min(start + MIN_ROWS, len(queries)))
-        # in one product with the common candidates, so that equal points tie exactly
-        together = torch.cat([candidates, extra[:, part].flatten(0, 1)])
-        _, scores = next(score_blocks(score, queries[part], together))
-        own = scores[:, len(candidates) :].unflatten(1, extra[:, part].shape[:2])  # (rows, K, rows)
-        own = own.diagonal(dim1=0, dim2=2).T.contiguous()  # (rows, K)
-        below = torch.searchsorted(scores[:, : len(candidates)].contiguous().sort(1).values, own)
+        alone = of_extra[:, part].unique()
+        alone = alone[column[alone] < 0]
+        column[alone] = len(shared) + torch.arange(len(alone), device=column.device)
+        scores = _finite(score(queries[part], distinct[torch.cat([shared, alone])]), start)
+        own = scores.gather(1, column[of_extra[:, part]].T)  # (rows, K)
+        below = torch.searchsorted(scores[:, column[common]].sort(1).values, own)
         ranks[:, part] = (1 + len(candidates) - below).T.cpu()
+        column[alone] = -1
     return ranks
 
 
