@@ -216,6 +216,25 @@ def test_a_long_pass_says_how_far_it_is_where_there_is_no_terminal(capsys) -> No
     assert capsys.readouterr().err == ""
 
 
+def test_a_pass_within_a_pass_has_lines_but_no_bar_of_its_own(capsys, monkeypatch) -> None:
+    def passes() -> list[str]:
+        return [a + b for a in progress("xy", "outer", "draw", quiet_s=-1) for b in progress("zw", "inner", quiet_s=-1)]
+
+    assert passes() == ["xz", "xw", "yz", "yw"]
+    assert capsys.readouterr().err.splitlines()[:3] == [
+        "inner: batch 1 of 2",
+        "outer: draw 1 of 2",
+        "inner: batch 1 of 2",
+    ]
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert passes() == ["xz", "xw", "yz", "yw"]
+    shown = capsys.readouterr().err
+    assert "outer" in shown
+    assert "inner" not in shown
+    assert passes() == ["xz", "xw", "yz", "yw"]
+    assert "outer" in capsys.readouterr().err  # the bar is free again
+
+
 def test_progress_can_be_off(model, tokenizer, monkeypatch) -> None:
     monkeypatch.setattr("hyvlm.evaluation.embed.progress", None)
     embedder = Embedder(model, tokenizer, show_progress=False)

@@ -204,7 +204,7 @@ class Embedder:
         skipped: Counter[str] = Counter()
         examples: list[str] = []
         with evaluation_mode(self.model):
-            for batch in self._progress(loader, f"{'images' if transform else 'samples'} of {samples.name}"):
+            for batch in self.progress(loader, f"{'images' if transform else 'samples'} of {samples.name}"):
                 for item in batch:
                     skipped.update(item.reasons)
                     examples.extend(item.places)
@@ -257,7 +257,7 @@ class Embedder:
         if entry is None:
             order = (tokens != 0).sum(1).argsort(stable=True)  # texts of one length share a batch: little padding
             with evaluation_mode(self.model):
-                batches = self._progress(order.split(self.batch_size), "texts")
+                batches = self.progress(order.split(self.batch_size), "texts")
                 points = torch.cat([self.model.encode_text(tokens[rows].to(self.device)).cpu() for rows in batches])
             points = points[order.argsort()]
             entry = CacheEntry({"points": points})
@@ -275,15 +275,16 @@ class Embedder:
         if entry is None:
             per_batch = max(1, self.batch_size // len(templates))
             with evaluation_mode(self.model):
-                batches = self._progress(tokens.split(per_batch), "class prompts")
+                batches = self.progress(tokens.split(per_batch), "class prompts")
                 points = torch.cat([self.model.class_points(part.to(self.device)).cpu() for part in batches])
             entry = CacheEntry({"points": points})
             self.cache.put(key, entry)
         row = {name: i for i, name in enumerate(distinct)}
         return entry.tensors["points"][[row[name] for name in classes]].to(self.device)
 
-    def _progress(self, items: Iterable[T], what: str) -> Iterable[T]:
-        return progress(items, what) if self.show_progress else items
+    def progress(self, items: Iterable[T], what: str, unit: str = "batch") -> Iterable[T]:
+        """The items, with :func:`progress` unless it is off."""
+        return progress(items, what, unit) if self.show_progress else items
 
     def _key(self, kind: str, **inputs: Any) -> dict[str, Any]:
         return {"version": CACHE_VERSION, "kind": kind, "model": self.model_fingerprint, **inputs}
@@ -341,17 +342,32 @@ def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def progress(items: Iterable[T], what: str, *, quiet_s: float = 5.0, every_s: float = 30.0) -> Iterator[T]:
-    """Iterate with a bar on a terminal; elsewhere with a plain line now and then, once ``quiet_s`` have passed."""
+_bars: list[str] = []  #: What has a bar on the terminal: never more than one.
+
+
+def progress(
+    items: Iterable[T], what: str, unit: str = "batch", *, quiet_s: float = 5.0, every_s: float = 30.0
+) -> Iterator[T]:
+    """Iterate with a bar on a terminal; elsewhere with a plain line now and then, once ``quiet_s`` have passed.
+
+    A pass within a pass has no bar of its own, but lines.
+    """
     if sys.stderr.isatty():
-        yield from track(items, description=what, console=Console(stderr=True), transient=True)
+        if _bars:
+            yield from items
+            return
+        _bars.append(what)
+        try:
+            yield from track(items, description=what, console=Console(stderr=True), transient=True)
+        finally:
+            _bars.remove(what)
         return
     total = len(items) if isinstance(items, Sized) else None
     due = time.monotonic() + quiet_s
     for done, item in enumerate(items, start=1):
         yield item
         if time.monotonic() > due:
-            print(f"{what}: batch {done}" + (f" of {total}" if total else ""), file=sys.stderr, flush=True)
+            print(f"{what}: {unit} {done}" + (f" of {total}" if total else ""), file=sys.stderr, flush=True)
             due = time.monotonic() + every_s
 
 

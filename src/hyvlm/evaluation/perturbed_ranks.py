@@ -21,6 +21,7 @@ from hyvlm.evaluation.perturbed_retrieval import (
     PAPER_SETTINGS,
     check_seeds,
     count_unchanged,
+    draws,
     one_sentence_note,
     perturb_all,
 )
@@ -98,14 +99,17 @@ def perturbed_ranks(
         margin = entailment_margin(model.manifold)
         readings |= {"entailment": (margin, texts), "entailment_image": (margin, wholes)}
     ranks: dict[str, dict[str, Tensor]] = {reading: {} for reading in readings}
-    unchanged = {}
-    for how in perturbations:
-        drawn = [perturb_all(found.captions, how, seed) for seed in range(seeds)]
-        unchanged[how] = sum(count_unchanged(found.captions, perturbed) for perturbed in drawn)
-        extra = torch.stack([embedder.texts(perturbed) for perturbed in drawn])
+    unchanged, drawn = dict.fromkeys(perturbations, 0), list[Tensor]()
+    for how, seed in embedder.progress(draws(perturbations, seeds), "perturbed captions", "draw"):
+        perturbed = perturb_all(found.captions, how, seed)
+        unchanged[how] += count_unchanged(found.captions, perturbed)
+        drawn.append(embedder.texts(perturbed))
+        if len(drawn) < seeds:
+            continue
         with evaluation_mode(model):
-            for reading, (score, queries) in readings.items():
-                ranks[reading][how] = ranks_among(score, queries, texts, extra)
+            for reading, (score, queries) in embedder.progress(readings.items(), f"ranks, {how}", "reading"):
+                ranks[reading][how] = ranks_among(score, queries, texts, torch.stack(drawn))
+        drawn.clear()
     details = found.details()
     if isinstance(model.manifold, HasPairwiseCones):
         details["saturated_cones_of_captions"] = model.manifold.saturated(texts).double().mean().item()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import Any, ClassVar
@@ -44,6 +44,11 @@ def perturb_all(captions: Sequence[str], how: str, seed: int) -> list[str]:
 def count_unchanged(captions: Sequence[str], perturbed: Sequence[str]) -> int:
     """How many captions a perturbation left as they were."""
     return sum(before == after for before, after in zip(captions, perturbed, strict=True))
+
+
+def draws(perturbations: Iterable[str], seeds: int) -> list[tuple[str, int]]:
+    """Every perturbation with every seed, in the order in which tasks draw them."""
+    return [(how, seed) for how in perturbations for seed in range(seeds)]
 
 
 def check_seeds(seeds: int) -> None:
@@ -89,7 +94,7 @@ class PerturbedRetrieval(Task):
         original = self._recalls(embedder, found, found.captions, "original", ties)
         scores = {f"{way}_recall@1": share for way, share in original.items()}
         scores["recall@1"] = before = mean(original.values())
-        perturbed = {how: self._repeat(embedder, found, how, ties) for how in PERTURBATIONS}
+        perturbed = self._perturbed(embedder, found, ties)
         scores |= {f"recall@1_{how}": result["recall@1"] for how, result in perturbed.items()}
         scores |= {f"drop_{how}": drop(before, result["recall@1"]) for how, result in perturbed.items()}
         scores["mean_drop"] = mean_drop(before, [perturbed[how]["recall@1"] for how in PAPER_SETTINGS])
@@ -107,17 +112,15 @@ class PerturbedRetrieval(Task):
             notes=[*size_notes(samples, len(images.points)), *one_sentence_note(found.captions)],
         )
 
-    def _repeat(self, embedder: Embedder, found: CaptionedImages, how: str, ties: dict[str, int]) -> dict[str, Any]:
-        """Means over the seeds: recall@1 of both ways and of each, its standard deviation, captions that stayed."""
-        drawn = [perturb_all(found.captions, how, seed) for seed in range(self.seeds)]
-        recalls = [self._recalls(embedder, found, texts, how, ties) for texts in drawn]
-        both = [mean(recall.values()) for recall in recalls]
-        return {
-            "recall@1": mean(both),
-            "standard_deviation": stdev(both) if self.seeds > 1 else None,
-            **{f"{way}_recall@1": mean(recall[way] for recall in recalls) for way in recalls[0]},
-            "unchanged_captions": mean(count_unchanged(found.captions, texts) for texts in drawn),
-        }
+    def _perturbed(self, embedder: Embedder, found: CaptionedImages, ties: dict[str, int]) -> dict[str, dict[str, Any]]:
+        """By perturbation :func:`_over_seeds`."""
+        recalls: dict[str, list[dict[str, float]]] = {how: [] for how in PERTURBATIONS}
+        unchanged: dict[str, list[int]] = {how: [] for how in PERTURBATIONS}
+        for how, seed in embedder.progress(draws(PERTURBATIONS, self.seeds), "perturbed captions", "draw"):
+            texts = perturb_all(found.captions, how, seed)
+            recalls[how].append(self._recalls(embedder, found, texts, how, ties))
+            unchanged[how].append(count_unchanged(found.captions, texts))
+        return {how: _over_seeds(recalls[how], unchanged[how]) for how in PERTURBATIONS}
 
     def _recalls(
         self, embedder: Embedder, found: CaptionedImages, texts: list[str], how: str, ties: dict[str, int]
@@ -128,3 +131,14 @@ class PerturbedRetrieval(Task):
             name = f"{way} {how}"
             ties[name] = ties.get(name, 0) + result.tied
         return {way: 100 * result.recall_at(1) for way, result in ranks.items()}
+
+
+def _over_seeds(recalls: Sequence[dict[str, float]], unchanged: Sequence[int]) -> dict[str, Any]:
+    """Means over the seeds: recall@1 of both ways and of each, its standard deviation, captions that stayed."""
+    both = [mean(recall.values()) for recall in recalls]
+    return {
+        "recall@1": mean(both),
+        "standard_deviation": stdev(both) if len(both) > 1 else None,
+        **{f"{way}_recall@1": mean(recall[way] for recall in recalls) for way in recalls[0]},
+        "unchanged_captions": mean(unchanged),
+    }

@@ -17,7 +17,7 @@ from hyvlm.data.sentences import PERTURBATIONS, split_sentences
 from hyvlm.errors import MissingExtra
 from hyvlm.evaluation.embed import Embedder, evaluation_mode, progress
 from hyvlm.evaluation.metrics import classify
-from hyvlm.evaluation.perturbed_retrieval import PAPER_SETTINGS, check_seeds, one_sentence_note, perturb_all
+from hyvlm.evaluation.perturbed_retrieval import PAPER_SETTINGS, check_seeds, draws, one_sentence_note, perturb_all
 from hyvlm.evaluation.retrieval import CaptionedImages, captioned_images
 from hyvlm.evaluation.task import TASKS, Outcome, Task, choice_of_captions, size_notes
 from hyvlm.models import DualEncoder
@@ -207,19 +207,17 @@ class BlipVQA(Task):
 
     def _queries(self, embedder: Embedder, found: CaptionedImages) -> tuple[list[_Query], dict[str, int]]:
         """Every perturbed caption with its questions and images; how many of their first places are ties."""
-        queries, tied = list[_Query](), dict[str, int]()
+        queries, tied = list[_Query](), dict.fromkeys(self.perturbations, 0)
         score = embedder.model.score  # always (image, text)
-        for how in self.perturbations:
-            tied[how] = 0
-            for seed in range(self.seeds):
-                texts = perturb_all(found.captions, how, seed)
-                with evaluation_mode(embedder.model):
-                    points = embedder.texts(texts)
-                    first = classify(lambda t, i: score(i, t).T, points, found.images.points, found.owner)
-                tied[how] += first.tied
-                for text, truth, best in zip(texts, found.owner.tolist(), first.predicted.tolist(), strict=True):
-                    questions = tuple(f"{phrase}?" for phrase in phrases(text, self.phrases))
-                    queries.append(_Query(how, questions, truth, best))
+        for how, seed in embedder.progress(draws(self.perturbations, self.seeds), "perturbed captions", "draw"):
+            texts = perturb_all(found.captions, how, seed)
+            with evaluation_mode(embedder.model):
+                points = embedder.texts(texts)
+                first = classify(lambda t, i: score(i, t).T, points, found.images.points, found.owner)
+            tied[how] += first.tied
+            for text, truth, best in zip(texts, found.owner.tolist(), first.predicted.tolist(), strict=True):
+                questions = tuple(f"{phrase}?" for phrase in phrases(text, self.phrases))
+                queries.append(_Query(how, questions, truth, best))
         return queries, tied
 
 
@@ -239,7 +237,7 @@ def _answers(
     yes: dict[tuple[int, str], float] = {}
     pictures: Iterable[tuple[int, Image.Image]] = enumerate(_captioned(samples))
     seen = 0
-    for row, picture in progress(pictures, "images asked") if show else pictures:
+    for row, picture in progress(pictures, "images asked", "image") if show else pictures:
         questions, seen = list(wanted.get(row, ())), row + 1
         if questions:
             answers = answerer.yes_probability(picture, questions).tolist()

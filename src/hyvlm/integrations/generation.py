@@ -106,7 +106,7 @@ def paint(name: str, painter: Painter, prompts: PromptSet, folder: str | Path, *
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     settings, files = json.dumps(dict(painter.settings), sort_keys=True), list[Path]()
-    for i, prompt in enumerate(progress(prompts.prompts, f"images of {prompts.name} by {name}")):
+    for i, prompt in enumerate(progress(prompts.prompts, f"images of {prompts.name} by {name}", "image")):
         depends = json.dumps([name, prompt, seed + i, settings])
         files.append(folder / f"{i:05d}-{hashlib.sha256(depends.encode()).hexdigest()[:12]}.png")
         if not files[-1].exists():
@@ -222,7 +222,7 @@ def clip_similarity(
         list[Tensor](),
     )
     with evaluation_mode(judge):
-        for part in _batches(zip(files, prompts, strict=True), batch_size):
+        for part in progress(_batches(zip(files, prompts, strict=True), batch_size), "images judged"):
             pixels = torch.stack([transform(image) for image in _open(file for file, _ in part)])
             images = judge.image_features(pixels.to(device))
             texts = judge.text_features(tokenizer([prompt for _, prompt in part]).to(device))
@@ -289,7 +289,7 @@ class _Distance:
 
     def _update(self, images: Iterable[Image.Image], *, real: bool) -> None:
         with evaluation_mode(self.metric):
-            for part in _batches(images, self.batch_size):
+            for part in progress(_batches(images, self.batch_size), "images compared"):
                 self.metric.update(torch.stack([self.transform(image) for image in part]), real=real)
 
 

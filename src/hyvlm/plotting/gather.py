@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from hyvlm.data.catalog import SampleSet
-from hyvlm.evaluation.embed import Embedder, evaluation_mode
+from hyvlm.evaluation.embed import Embedder, evaluation_mode, progress
 from hyvlm.evaluation.task import choice_of_captions
 from hyvlm.types import BadSample
 
@@ -111,7 +111,7 @@ def gather(
     skipped: Counter[str] = Counter()
     entries: list[Entry] = []
     points: dict[str, list[Tensor]] = {name: [] for name in embedders}
-    for batch in _batches(_usable(samples, sample, captions, skipped), limit, size):
+    for batch in progress(_batches(_usable(samples, sample, captions, skipped), limit, size), "images"):
         entries += [entry for entry, _ in batch]
         for name, embedder in embedders.items():
             pixels = torch.stack([transforms[name](image) for _, image in batch])
