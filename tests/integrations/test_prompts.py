@@ -50,6 +50,12 @@ def test_a_file_without_prompts_is_refused(tmp_path: Path, text: str, message: s
         read_prompts(tmp_path / "bench.csv")
 
 
+def test_a_file_in_another_encoding_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bench.csv").write_bytes("Prompts\na café\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"bench\.csv' is not UTF-8"):
+        read_prompts(tmp_path / "bench.csv")
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"none\.csv"):
         read_prompts(tmp_path / "none.csv")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -53,17 +54,19 @@ def read_prompts(path: str | Path, *, name: str | None = None) -> PromptSet:
         name: Of the set; None is the file's, without its suffix.
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It has no column ``Prompts``, or no prompt.
+        ValueError: It is not UTF-8, or has no column ``Prompts``, or no prompt.
     """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no file of prompts at '{path}'")
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file)
-        columns = list(reader.fieldnames or [])
-        if "Prompts" not in columns:
-            raise ValueError(f"'{path}' must have a column 'Prompts', it has: {', '.join(columns) or 'none'}")
-        rows = [((row["Prompts"] or "").strip(), (row.get("Category") or "").strip()) for row in reader]
+    try:
+        reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline=""))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"'{path}' is not UTF-8: {error}") from error
+    columns = list(reader.fieldnames or [])
+    if "Prompts" not in columns:
+        raise ValueError(f"'{path}' must have a column 'Prompts', it has: {', '.join(columns) or 'none'}")
+    rows = [((row["Prompts"] or "").strip(), (row.get("Category") or "").strip()) for row in reader]
     kept = [row for row in rows if row[0]]
     if not kept:
         raise ValueError(f"'{path}' has no prompt")
