@@ -129,7 +129,7 @@ def test_the_page_is_self_contained_and_escaped(two: dict[str, Contributions]) -
     assert len(sources) == 3
     assert Image.open(io.BytesIO(base64.b64decode(sources[0]))).size == PICTURE.size
     assert page.count("beyond the context") == 2
-    text = html.unescape(re.sub(r"<[^>]+>", "", page.split('<p class="words">')[1].split("</p>")[0]))
+    text = html.unescape(re.sub(r"<[^>]+>", "", page.split('<p class="words" dir="auto">')[1].split("</p>")[0]))
     assert text.startswith('A "<script>alert(1)</script>" on $5 & more.')
 
 

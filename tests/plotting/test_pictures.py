@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
 from PIL import Image
 
 from hyvlm.data import open_data
@@ -18,6 +20,7 @@ from hyvlm.geometry import Lorentz, Sphere
 from hyvlm.models import save_model
 from hyvlm.plotting import pictures
 from hyvlm.plotting.embedding_map import embedding_map, place
+from hyvlm.plotting.figures import missing_letters
 from hyvlm.plotting.gather import Entry, Gathered
 from hyvlm.plotting.pictures import PICTURES, Request, draw, first_found, midpoints, perturbed_captions, short_names
 from hyvlm.plotting.rank_bars import RankPanel, rank_bars
@@ -117,11 +120,34 @@ def test_ranks_and_bars() -> None:
     assert bars.tolist() == [0.9, 0.7, 0.5, 0.1]
     markers = figure.axes[0].collections[1].get_offsets()
     assert markers[:, 0].tolist() == [1, 3, 3, 5]
+    assert figure.axes[0].get_xlim() == (0.5, 5.5)  # the last one, behind four bars, is seen
     assert "mean rank 3.0, variance 2.0" in figure.axes[0].get_title(loc="right")
     with pytest.raises(ValueError, match="finite"):
         rank_bars({"a": replace(panel, perturbed=np.array([np.nan]))})
     with pytest.raises(ValueError, match="needs captions"):
         rank_bars({})
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan")])
+def test_a_temperature_must_be_positive_for_every_picture(request_: Request, temperature: float) -> None:
+    with pytest.raises(ValueError, match="must be positive"):
+        replace(request_, temperature=temperature)
+
+
+def test_characters_without_a_glyph_are_named_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    figure = Figure()
+    figure.text(0, 0, "\U0010fffd \U0010fffe dog", parse_math=False)  # private use: no font has them
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with missing_letters():
+            warnings.warn("another", stacklevel=1)
+            figure.savefig(tmp_path / "x.png")
+            figure.savefig(tmp_path / "y.png")
+    assert [str(warning.message) for warning in warned] == ["another"]
+    assert "no font here has 2 of the characters, such as \U0010fffd" in capsys.readouterr().err
+    with missing_letters():
+        Figure().savefig(tmp_path / "z.png")
+    assert capsys.readouterr().err == ""
 
 
 def test_a_caption_that_nothing_changes_has_no_ranks(request_: Request, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,8 +65,7 @@ def contributions(
     Raises:
         ValueError: If the temperature is not positive, or the caption has no token.
     """
-    if not temperature > 0:
-        raise ValueError(f"the temperature divides similarities and must be positive, got {temperature}")
+    check_temperature(temperature)
     model, device = embedder.model, embedder.device
     seen = embedder.transform(resize)(image)
     ids = embedder.tokenizer([caption])
@@ -81,6 +80,12 @@ def contributions(
     words, cut = words_of(caption, ids[0, counted].tolist(), of_text[counted].tolist())
     rows = seen.shape[1] // model.image_tower.patch
     return Contributions(words, cut, of_image.unflatten(0, (rows, -1)), seen)
+
+
+def check_temperature(temperature: float) -> None:
+    """Raise ValueError unless ``temperature`` is positive."""
+    if not temperature > 0:
+        raise ValueError(f"the temperature divides similarities and must be positive, got {temperature}")
 
 
 def words_of(caption: str, ids: Sequence[int], weights: Sequence[float]) -> tuple[list[Word], str]:

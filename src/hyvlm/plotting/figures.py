@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -55,6 +58,26 @@ def style() -> Iterator[None]:
     """The settings of every figure of the library, inside the block alone."""
     with rc_context(STYLE):
         yield
+
+
+@contextmanager
+def missing_letters() -> Iterator[None]:
+    """Inside, characters that no font has are not warned of one by one, but named together on stderr at the end."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("always", r"Glyph \d+ ")
+        yield
+    missing = dict[str, None]()
+    for warning in caught:
+        if glyph := re.match(r"Glyph (\d+) ", str(warning.message)):
+            missing[chr(int(glyph[1]))] = None
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    if missing:
+        some = " ".join(list(missing)[:5])
+        print(
+            f"hyvlm: no font here has {len(missing)} of the characters, such as {some}: the PNG shows boxes",
+            file=sys.stderr,
+        )
 
 
 def radius_distribution(

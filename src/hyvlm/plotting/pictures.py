@@ -21,8 +21,9 @@ from hyvlm.evaluation.runner import choose_device
 from hyvlm.files import check_folder, write_text
 from hyvlm.geometry import Sphere
 from hyvlm.losses.midpoint import HasMidpoint, token_midpoint, token_weights
-from hyvlm.plotting.contributions import contributions
+from hyvlm.plotting.contributions import check_temperature, contributions
 from hyvlm.plotting.embedding_map import embedding_map, place
+from hyvlm.plotting.figures import missing_letters
 from hyvlm.plotting.gather import Gathered, gather, read_sample
 from hyvlm.plotting.rank_bars import RankPanel, rank_bars
 from hyvlm.plotting.retrieval_page import Found, Query, retrieval_figure
@@ -53,6 +54,9 @@ class Request:
         temperature: Of the tokens' weights (Eq. 17).
         seed: Of perturbations, of HoroPCA's draw of points and of t-SNE.
         resize: "squash" images to a square, or "crop" the centre; None is each model's own way.
+
+    Raises:
+        ValueError: The temperature is not positive.
     """
 
     embedders: dict[str, Embedder]
@@ -63,6 +67,9 @@ class Request:
     temperature: float = 0.07
     seed: int = 0
     resize: str | None = None
+
+    def __post_init__(self) -> None:
+        check_temperature(self.temperature)
 
     def gather(self) -> Gathered:
         """The images that take part, the chosen one first, and their points; what was passed over goes to stderr."""
@@ -125,7 +132,8 @@ def draw(
         model, _, tokenizer = hyvlm.load(path, device=place_of)
         embedders[name] = Embedder(model, tokenizer, batch_size=batch_size)
     request = Request(embedders, samples, sample, captions, limit, temperature, seed, resize)
-    return save(picture(request), Path(out), f"{kind}-{sample}")
+    with missing_letters():
+        return save(picture(request), Path(out), f"{kind}-{sample}")
 
 
 def save(files: Files, out: Path, stem: str) -> list[Path]:

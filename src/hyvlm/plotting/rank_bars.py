@@ -65,7 +65,8 @@ def rank_bars(panels: Mapping[str, RankPanel]) -> Figure:
             own = panel.scores[panel.own]
             own_rank = 1 + int((panel.scores > own).sum())
             ax.scatter(own_rank, own, s=110, marker="*", color="#F0E442", edgecolors=INK, linewidths=0.8, zorder=5)
-            ax.set(xlim=(0.5, len(ordered) + 0.5), ylim=(floor, low + 1.12 * span), ylabel=panel.measure)
+            last = max(len(ordered), int(ranks.max()))  # what all captions surpass has a place behind their bars
+            ax.set(xlim=(0.5, last + 0.5), ylim=(floor, low + 1.12 * span), ylabel=panel.measure)
             ax.locator_params(axis="y", nbins=4)
             ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
             ax.set_title(title, weight="bold")

@@ -70,7 +70,7 @@ def _panel(name: str, found: Contributions, top: float) -> str:
         f"<section><h2>{html.escape(name)}</h2>\n"
         f'<figure><img alt="weights of the patches" src="{_data_url(_overlay(found))}">'
         "<figcaption>patches of the image, by closeness to the caption</figcaption></figure>\n"
-        f'<p class="words">{words.strip()}{cut}</p></section>\n'
+        f'<p class="words" dir="auto">{words.strip()}{cut}</p></section>\n'
     )
 
 
