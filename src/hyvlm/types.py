@@ -9,14 +9,17 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-#: The group of a view names the index space its rows live in: wholes are one row a sample, parts 0..P rows a sample.
-#: ``text`` is the (long) caption, ``short_text`` a sentence or another caption of the same image.
+#: The group of a view names the index space its rows live in: wholes are one row a sample, parts and queries 0 to any.
+#: ``text`` is the (long) caption, ``short_text`` a sentence or another caption of the same image. A query is a piece of
+#: what is written about an image (``query_text``) and what the image shows of it (``query_image``).
 GROUP_OF_VIEW = {
     "image": "whole",
     "text": "whole",
     "short_text": "whole",
     "part_image": "part",
     "part_text": "part",
+    "query_image": "query",
+    "query_text": "query",
 }
 
 
@@ -88,7 +91,7 @@ class Tokens:
 
 @dataclass
 class Batch:
-    """Tensors of one process's share of a batch. Parts are ragged: flat rows with ``owner``, never padded.
+    """Tensors of one process's share of a batch. Parts and queries are ragged: flat rows with owners, never padded.
 
     Attributes:
         image: ``(B, 3, H, W)`` uint8.
@@ -98,6 +101,10 @@ class Batch:
         owner: ``(M,)`` int64, the row of ``image`` that each part belongs to.
         keys: Names of the B samples.
         short_text: ``(B, L)`` int64, or ``(0, 1)`` if no relation asks for short texts.
+        query_text: ``(Q, L)`` int64, or ``(0, 1)`` if no relation asks for queries.
+        query_owner: ``(Q,)`` int64, the row of ``image`` that each query belongs to.
+        query_parent: ``(Q,)`` int64, the query of this batch that stands above each query, -1 above a root.
+        query_weight: ``(Q,)`` float32.
         skipped: How many samples were left out, by reason; parts are counted under "part: REASON".
         skipped_examples: Where the first few of them are.
         truncated: How many texts were longer than the tokenizer's context and lost their end.
@@ -110,6 +117,10 @@ class Batch:
     owner: Tensor
     keys: list[str]
     short_text: Tensor = field(default_factory=lambda: torch.empty(0, 1, dtype=torch.long))
+    query_text: Tensor = field(default_factory=lambda: torch.empty(0, 1, dtype=torch.long))
+    query_owner: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
+    query_parent: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
+    query_weight: Tensor = field(default_factory=lambda: torch.empty(0))
     skipped: Counter[str] = field(default_factory=Counter)
     skipped_examples: list[str] = field(default_factory=list)
     truncated: int = 0
@@ -134,11 +145,13 @@ class Views:
 
     Attributes:
         points: View name to points ``(N_view, D)`` on the manifold.
-        owner: Group name ("whole", "part") to ``(N_group,)`` int64: the whole that each row belongs to.
+        owner: Group name ("whole", "part", "query") to ``(N_group,)`` int64: the whole that each row belongs to.
         local: Group name to the slice of rows that this process owns.
         world_size: Number of processes that share the batch.
         tokens: View name to the points of single tokens of this process's rows; they are not gathered.
         teacher: View name to features of a frozen Euclidean teacher, ``(N_view, E)``, of the global batch.
+        query_parent: ``(Q,)`` int64, the query of the global batch that stands above each query, -1 above a root.
+        query_weight: ``(Q,)``, how much each query counts.
     """
 
     points: dict[str, Tensor]
@@ -147,6 +160,8 @@ class Views:
     world_size: int = 1
     tokens: dict[str, Tokens] = field(default_factory=dict)
     teacher: dict[str, Tensor] = field(default_factory=dict)
+    query_parent: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
+    query_weight: Tensor = field(default_factory=lambda: torch.empty(0))
 
     def __post_init__(self) -> None:
         for what, rows_of in (("points", self.points), ("teacher features", self.teacher)):
@@ -156,6 +171,10 @@ class Views:
                     raise ValueError(
                         f"view {view!r} has {len(points)} {what}, its group {GROUP_OF_VIEW[view]!r} {rows} rows"
                     )
+        rows = len(self.owner.get("query", ()))
+        for what, values in (("parents", self.query_parent), ("weights", self.query_weight)):
+            if values.shape != (rows,):
+                raise ValueError(f"the group 'query' has {rows} rows, its {what} have shape {tuple(values.shape)}")
 
     @classmethod
     def single(
@@ -167,26 +186,40 @@ class Views:
         owner: Tensor | None = None,
         *,
         short_text: Tensor | None = None,
+        query_image: Tensor | None = None,
+        query_text: Tensor | None = None,
+        query_owner: Tensor | None = None,
+        query_parent: Tensor | None = None,
+        query_weight: Tensor | None = None,
         tokens: dict[str, Tokens] | None = None,
         teacher: dict[str, Tensor] | None = None,
     ) -> Views:
-        """The views of a batch that lives in one process."""
+        """The views of a batch that lives in one process. Without parents all queries are roots, of weight 1."""
         given = {
             "image": image,
             "text": text,
             "short_text": short_text,
             "part_image": part_image,
             "part_text": part_text,
+            "query_image": query_image,
+            "query_text": query_text,
         }
-        if owner is None:
-            owner = torch.empty(0, dtype=torch.long, device=image.device)
-        owners = {"whole": torch.arange(len(image), device=image.device), "part": owner}
+        nothing = torch.empty(0, dtype=torch.long, device=image.device)
+        owners = {
+            "whole": torch.arange(len(image), device=image.device),
+            "part": nothing if owner is None else owner,
+            "query": nothing if query_owner is None else query_owner,
+        }
         return cls(
             points={k: v for k, v in given.items() if v is not None},
             owner=owners,
             local={k: slice(0, len(v)) for k, v in owners.items()},
             tokens=tokens or {},
             teacher=teacher or {},
+            query_parent=torch.full_like(owners["query"], -1) if query_parent is None else query_parent,
+            query_weight=torch.ones(len(owners["query"]), device=image.device)
+            if query_weight is None
+            else query_weight,
         )
 
     def rows(self, view: str) -> Tensor:

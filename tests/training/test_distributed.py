@@ -177,7 +177,7 @@ def test_gathered_views_are_those_of_the_global_batch(
     key = ("uncha", split, torch.float64)
     alone = worker.run(JOBS[key], [0, 1], distributed=False)
     wholes, parts = SPLITS[split]
-    first = {"whole": wholes[0], "part": sum(parts[: wholes[0]])}
+    first = {"whole": wholes[0], "part": sum(parts[: wholes[0]]), "query": 0}
     for number, result in enumerate(two_processes[key]):
         for view, points in alone["points"].items():
             assert_near(result["points"][view], points, 1e-12, view)

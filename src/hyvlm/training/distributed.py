@@ -33,15 +33,15 @@ def rank() -> int:
 def gather_views(local: Views) -> Views:
     """The views of the global batch from each process's own, in rank order. A collective: every process calls it.
 
-    Processes may hold different numbers of wholes and parts, also none at all; each still gives the same views, with
-    ``(0, D)`` tensors where it has no rows. Without a process group this is the identity.
+    Processes may hold different numbers of wholes, parts and queries, also none at all; each still gives the same
+    views, with ``(0, D)`` tensors where it has no rows. Without a process group this is the identity.
 
     Args:
         local: :meth:`hyvlm.types.Views.single` of this process's share of the batch.
     Returns:
-        Views with the points (and a teacher's features) of all processes, owners that count wholes over all of them,
-        ``local`` slices of this process's rows, and its own tokens. Differentiable; see the module's first lines on
-        gradients.
+        Views with the points (and a teacher's features) of all processes, owners that count wholes and parents that
+        count queries over all of them, ``local`` slices of this process's rows, and its own tokens. Differentiable; see
+        the module's first lines on gradients.
     """
     if world_size() == 1:
         return local
@@ -57,6 +57,8 @@ def gather_views(local: Views) -> Views:
     pieces = everything.split([n for row in sizes for n in row])  # rank by rank, view by view
     owners = torch.cat([local.owner[group] + starts["whole"] for group in groups])
     owner_pieces = _gather_rows(owners, [sum(row) for row in counts]).split([n for row in counts for n in row])
+    queries = of_group.get("query", [0] * world_size())
+    parent = torch.where(local.query_parent < 0, -1, local.query_parent + starts.get("query", 0))
     return Views(
         points={view: torch.cat(pieces[i :: len(views)]) for i, view in enumerate(views)},
         owner={group: torch.cat(owner_pieces[i :: len(groups)]) for i, group in enumerate(groups)},
@@ -64,6 +66,8 @@ def gather_views(local: Views) -> Views:
         world_size=world_size(),
         tokens=local.tokens,
         teacher={view: _gather_rows(f, of_group[GROUP_OF_VIEW[view]]) for view, f in sorted(local.teacher.items())},
+        query_parent=_gather_rows(parent, queries),
+        query_weight=_gather_rows(local.query_weight, queries),
     )
 
 
