@@ -3,6 +3,7 @@
 from hyvlm.data import (
     coco,
     folder,
+    hierarcaps,
     long_captions,
     scenes,
     shards,
@@ -32,6 +33,7 @@ __all__ = [
     "coco",
     "eval_transform",
     "folder",
+    "hierarcaps",
     "load_image",
     "long_captions",
     "open_data",

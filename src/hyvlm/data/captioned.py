@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hyvlm.data.catalog import SampleSet
-from hyvlm.data.files import Drops, Fingerprint, ImageFolder, existing, need_caption, text_fault
+from hyvlm.data.files import Drops, Fingerprint, ImageFolder, clean_texts, existing, need_caption, text_fault
 from hyvlm.types import BadSample, Sample
 
 UNREADABLE = "annotation cannot be read"
@@ -16,11 +16,12 @@ UNREADABLE = "annotation cannot be read"
 
 @dataclass(slots=True)
 class Captioned:
-    """One image: its name, where it is (relative to the set's folder) and its captions."""
+    """One image: its name, where it is (relative to the set's folder), its captions and some that are false of it."""
 
     key: str
     image: str
     texts: list[str]
+    negatives: list[str] = field(default_factory=list)
 
 
 class Captions:
@@ -30,7 +31,14 @@ class Captions:
         self.drops = Drops()
         self._entries: dict[str, Captioned] = {}
 
-    def add(self, image: object, texts: Sequence[object], where: str, key: object = None) -> None:
+    def add(
+        self,
+        image: object,
+        texts: Sequence[object],
+        where: str,
+        key: object = None,
+        negatives: Sequence[object] = (),
+    ) -> None:
         """Add one image by its place; ``key`` is its name, by default the place."""
         key = image if key is None else key
         if not isinstance(image, str) or not image.strip() or not isinstance(key, str | int):
@@ -39,11 +47,12 @@ class Captions:
             self.drops.add("second sample of the same key", where)
         else:
             try:
-                self._entries[str(key)] = Captioned(str(key), image, need_caption(texts, where))
+                kept = need_caption(texts, where)
             except BadSample as bad:
                 self.drops.add(bad.reason, bad.where)
                 return
-            for fault in filter(None, map(text_fault, texts)):
+            self._entries[str(key)] = Captioned(str(key), image, kept, clean_texts(negatives))
+            for fault in filter(None, map(text_fault, [*texts, *negatives])):
                 self.drops.add(f"part: {fault}", where)
 
     def placed(self, folder: Path, options: Sequence[str]) -> list[Captioned]:
@@ -83,7 +92,7 @@ class CaptionedImages(SampleSet):
 
     Args:
         name, split: See :class:`SampleSet`.
-        content: "pairs" or "texts".
+        content: "pairs", "negatives" or "texts".
         entries: The samples; images that do not exist are left out and counted.
         folder: What their places are relative to.
         drops: What was left out while the annotations were read.
@@ -107,7 +116,7 @@ class CaptionedImages(SampleSet):
         self.name, self.split, self.content, self.expected = name, split, content, expected
         fingerprint = Fingerprint("captioned", split, content)
         self.entries = list(entries)
-        if content == "pairs":
+        if content != "texts":
             found = existing((entry.image for entry in self.entries), folder, fingerprint, drops)
             self.entries = [entry for entry in self.entries if entry.image in found]
         if not self.entries:
@@ -116,7 +125,7 @@ class CaptionedImages(SampleSet):
                 f"{name}: no image of split {split!r} has a caption" + (f" ({reasons})" if reasons else "")
             )
         for entry in self.entries:
-            fingerprint.update(entry.key, *entry.texts)
+            fingerprint.update(entry.key, *entry.texts, *entry.negatives)
         self.folder = ImageFolder(folder)
         self.fingerprint = fingerprint.hexdigest()
         self.dropped, self.dropped_examples = drops.counts, drops.examples
@@ -127,8 +136,9 @@ class CaptionedImages(SampleSet):
 
     def __getitem__(self, index: int) -> Sample:
         entry = self.entries[index]
-        image = self.folder.load(entry.image) if self.content == "pairs" else None
-        return Sample(entry.key, image, texts=list(entry.texts))
+        image = self.folder.load(entry.image) if self.content != "texts" else None
+        negatives = list(entry.negatives) if self.content == "negatives" else []
+        return Sample(entry.key, image, texts=list(entry.texts), negatives=negatives)
 
 
 def need_file(location: str, kind: str, *suffixes: str) -> Path:
