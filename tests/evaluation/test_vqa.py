@@ -206,6 +206,17 @@ def test_what_is_missing_is_said_before_anything_is_read(
     assert samples.reads == 0
 
 
+def test_a_hub_out_of_reach_is_said_before_anything_is_read(stub, tokenizer, listed, image_of, monkeypatch) -> None:
+    def unreachable(source: str) -> None:
+        raise OSError("We couldn't connect to the hub.\nCheck your internet connection.")
+
+    monkeypatch.setattr(transformers.BlipConfig, "from_pretrained", unreachable)
+    samples, model = listed([image_of(RED, texts=["red"])]), stub({"red": [1, 0, 0]})
+    with pytest.raises(FileNotFoundError, match=r"at 'some/model': We couldn't connect to the hub\.$"):
+        TASKS["blip-vqa"](vqa="some/model").check(model, samples)
+    assert samples.reads == 0
+
+
 def test_a_vocabulary_without_yes_is_refused(tmp_path) -> None:
     folder = save_blip(tmp_path, [word if word != "yes" else "maybe" for word in WORDS])
     with pytest.raises(ValueError, match="no word 'yes'"):

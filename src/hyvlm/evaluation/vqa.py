@@ -110,9 +110,9 @@ class Answerer:
 
 
 def check_source(source: str | None) -> None:
-    """Raise what :class:`Answerer` would, as far as it can be known without loading anything."""
+    """Raise what :class:`Answerer` would, as far as it can be known without loading a weight."""
     try:
-        import transformers  # noqa: F401
+        import transformers
     except ModuleNotFoundError as error:
         raise MissingExtra("the task 'blip-vqa'", "transformers", "vqa") from error
     if source is None:
@@ -120,6 +120,10 @@ def check_source(source: str | None) -> None:
     is_path = source.startswith((".", "/", "~")) or source.count("/") != 1
     if is_path and not Path(source).is_dir():
         raise FileNotFoundError(f"no folder with a BLIP model for visual questions at '{source}'")
+    try:  # the smallest file first: a hub out of reach is asked for every file again and again, and gets another name
+        transformers.BlipConfig.from_pretrained(source)
+    except OSError as error:
+        raise FileNotFoundError(f"no BLIP model for visual questions at '{source}': {_line(error)}") from error
 
 
 def _line(error: Exception) -> str:
