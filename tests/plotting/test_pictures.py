@@ -24,7 +24,7 @@ from hyvlm.plotting.figures import missing_letters
 from hyvlm.plotting.gather import Entry, Gathered
 from hyvlm.plotting.pictures import PICTURES, Request, draw, first_found, midpoints, perturbed_captions, short_names
 from hyvlm.plotting.rank_bars import RankPanel, rank_bars
-from hyvlm.plotting.retrieval_page import RIGHT, WRONG, Found, Query, retrieval_figure
+from hyvlm.plotting.retrieval_page import RIGHT, WORDS, WRONG, Found, Query, retrieval_figure, wrapped
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_a_caption_that_nothing_changes_has_no_ranks(request_: Request, monkeypa
     with pytest.raises(ValueError, match="no perturbation changes"):
         PICTURES["ranks"](request_)
     (figure,) = PICTURES["retrieval"](request_).values()
-    assert any("unchanged by: two random sentences, " in text.get_text() for text in figure.texts)
+    assert any("unchanged by: two random sentences" in " ".join(text.get_text().split()) for text in figure.texts)
 
 
 def test_an_image_as_good_as_the_right_one_counts_as_better(embedder: Embedder) -> None:
@@ -169,6 +169,28 @@ def test_an_image_as_good_as_the_right_one_counts_as_better(embedder: Embedder) 
     (found,) = first_found(embedder, alone, "m", ["x"])
     assert found.rank == 1
     assert found.image is entries[0].image
+
+
+@pytest.mark.parametrize(
+    "text", ["a dog runs " * 60, "WWW MMM " * 60, "W" * 700, "x" * 300 + " a " + "y" * 300, "", "a"]
+)
+@pytest.mark.parametrize("inches", [1.0, 5.2])
+def test_text_stays_in_its_column_whatever_its_letters(text: str, inches: float) -> None:
+    lines = wrapped(text, inches, WORDS)
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+    figure = Figure(dpi=100)
+    for line in lines:
+        assert figure.text(0, 0, line, fontproperties=WORDS).get_window_extent().width <= 100 * inches + 2
+
+
+def test_many_unchanged_versions_are_named_beside_the_caption_alone() -> None:
+    image = Image.new("RGB", (30, 20))
+    name = "original caption   (unchanged by: two random sentences, shuffled sentences, word dropout, p = 0.5)"
+    figure = retrieval_figure(image, [Query(name, "x", {"a": Found(image, 1, 9)})])
+    column = figure.axes[-1].get_window_extent().x0
+    written = [text for text in figure.texts if text.get_text().startswith(("original", "x"))]
+    assert max(text.get_window_extent().x1 for text in written) < column
+    assert written[0].get_window_extent().y0 > written[1].get_window_extent().y1
 
 
 def test_frames_tell_right_from_wrong() -> None:

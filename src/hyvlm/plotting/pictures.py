@@ -263,7 +263,7 @@ def retrieval(request: Request) -> Files:
     """The first image that each model finds by a caption and by its perturbed versions (Figs. 1, S4)."""
     gathered = request.gather()
     caption = gathered.captions[0]
-    versions = {"original caption": caption}
+    versions = dict[str, str]()
     unchanged = []
     for how, label in SHOWN_PERTURBATIONS.items():
         text = perturb(caption, how, seed=(request.seed, gathered.entries[0].index))
@@ -271,9 +271,8 @@ def retrieval(request: Request) -> Files:
             unchanged.append(label)
         else:
             versions[label] = text
-    if unchanged:
-        last = list(versions)[-1]
-        versions[f"{last}   (unchanged by: {', '.join(unchanged)})"] = versions.pop(last)
+    original = "original caption" + (f"   (unchanged by: {', '.join(unchanged)})" if unchanged else "")
+    versions = {original: caption, **versions}
     found = {
         name: first_found(embedder, gathered, name, list(versions.values()))
         for name, embedder in request.embedders.items()

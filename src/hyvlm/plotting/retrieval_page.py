@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from PIL import Image
 
 from hyvlm.plotting.figures import INK, style
@@ -16,8 +18,10 @@ from hyvlm.plotting.figures import INK, style
 RIGHT, WRONG = "#009E73", "#D55E00"
 #: Inches: width of the text column, side of a thumbnail, margin, height of a line of text.
 TEXT, THUMB, MARGIN, LINE = 5.2, 1.45, 0.18, 0.155
-#: Characters of the caption in an inch.
-CHARACTERS = 18.5
+NAME, WORDS = (
+    FontProperties(family="sans-serif", size=8.5, weight="bold"),
+    FontProperties(family="sans-serif", size=7.5),
+)
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,14 @@ def retrieval_figure(truth: Image.Image, queries: Sequence[Query]) -> Figure:
     if not queries:
         raise ValueError("there is no query to show")
     names = list(queries[0].found)
-    texts = [_wrapped(query.text, TEXT - (THUMB + MARGIN if row == 0 else 0)) for row, query in enumerate(queries)]
+    indents = [THUMB + MARGIN if row == 0 else 0.0 for row in range(len(queries))]  # the truth stands before the first
+    labels = [wrapped(query.name, TEXT - indent, NAME) for query, indent in zip(queries, indents, strict=True)]
+    texts = [wrapped(query.text, TEXT - indent, WORDS) for query, indent in zip(queries, indents, strict=True)]
     heights = []
-    for row, (query, lines) in enumerate(zip(queries, texts, strict=True)):
+    for row, query in enumerate(queries):
         shown = [found.image for found in query.found.values()] + ([truth] if row == 0 else [])
-        heights.append(max(*[_height(image) + 0.3 for image in shown], (2 + len(lines)) * LINE) + MARGIN)
+        written = (1 + len(labels[row]) + len(texts[row])) * LINE
+        heights.append(max(*[_height(image) + 0.3 for image in shown], written) + MARGIN)
     titles = [f"{textwrap.fill(name, 22)}\nfirst of {queries[0].found[name].of:,}" for name in names]
     above = 0.22 + 0.14 * max(title.count("\n") + 1 for title in ["", *titles])
     with style():
@@ -62,10 +69,10 @@ def retrieval_figure(truth: Image.Image, queries: Sequence[Query]) -> Figure:
         _heading(figure, MARGIN, above, "ground truth")
         for column, title in enumerate(titles):
             _heading(figure, _left(column), above, title)
-        for row, (query, lines, tall) in enumerate(zip(queries, texts, heights, strict=True)):
+        for row, (query, tall) in enumerate(zip(queries, heights, strict=True)):
             if row == 0:
                 _thumbnail(figure, MARGIN, above, truth, INK, "")
-            _text(figure, MARGIN + (THUMB + MARGIN if row == 0 else 0), above, query.name, lines)
+            _text(figure, MARGIN + indents[row], above, labels[row], texts[row])
             for column, name in enumerate(names):
                 found = query.found[name]
                 verdict = "right" if found.rank == 1 else f"wrong, truth at rank {found.rank:,}"
@@ -80,8 +87,26 @@ def _height(image: Image.Image) -> float:
     return THUMB * min(1.0, image.height / image.width)
 
 
-def _wrapped(text: str, width: float) -> list[str]:
-    return textwrap.wrap(text, int(width * CHARACTERS)) or [""]
+def wrapped(text: str, inches: float, font: FontProperties) -> list[str]:
+    """The text in lines of at most ``inches``; what has no space to be parted at is cut."""
+    renderer = FigureCanvasAgg(Figure(dpi=100)).get_renderer()
+
+    def wide(piece: str) -> float:
+        return float(renderer.get_text_width_height_descent(piece, font, ismath=False)[0]) / 100
+
+    lines, line = list[str](), ""
+    for word in text.split():
+        if wide(f"{line} {word}".strip()) <= inches:
+            line = f"{line} {word}".strip()
+            continue
+        lines += [line] if line else []
+        while wide(word) > inches:
+            fits = max(1, int(len(word) * inches / wide(word)))
+            while fits > 1 and wide(word[:fits]) > inches:
+                fits -= 1
+            lines, word = [*lines, word[:fits]], word[fits:]
+        line = word
+    return [*lines, line] if line or not lines else lines
 
 
 def _left(column: int) -> float:
@@ -94,11 +119,11 @@ def _heading(figure: Figure, left: float, above: float, text: str) -> None:
     figure.text(*place, text, va="bottom", fontsize=8.5, weight="bold", parse_math=False)
 
 
-def _text(figure: Figure, left: float, above: float, name: str, lines: Sequence[str]) -> None:
+def _text(figure: Figure, left: float, above: float, name: Sequence[str], lines: Sequence[str]) -> None:
     width, height = figure.get_size_inches()
-    figure.text(left / width, 1 - above / height, name, fontsize=8.5, weight="bold", va="top")
-    place = (left / width, 1 - (above + 1.2 * LINE) / height)
-    figure.text(*place, "\n".join(lines), va="top", fontsize=7.5, linespacing=1.4, parse_math=False)
+    for font, part, down in ((NAME, name, 0.0), (WORDS, lines, (0.15 + 1.1 * len(name)) * LINE)):
+        place = (left / width, 1 - (above + down) / height)
+        figure.text(*place, "\n".join(part), va="top", fontproperties=font, linespacing=1.4, parse_math=False)
 
 
 def _thumbnail(figure: Figure, left: float, above: float, image: Image.Image, colour: str, verdict: str) -> None:
