@@ -2,6 +2,7 @@
 
 from hyvlm.evaluation.cache import EmbeddingCache
 from hyvlm.evaluation.embed import Embedder
+from hyvlm.evaluation.prompt_audit import prompt_audit_table
 from hyvlm.evaluation.report import Result, perturbation_table, results_table, write_results
 from hyvlm.evaluation.runner import EvalSpec, check_specs, evaluate
 from hyvlm.evaluation.task import TASKS, Outcome, Task
@@ -17,6 +18,7 @@ __all__ = [
     "check_specs",
     "evaluate",
     "perturbation_table",
+    "prompt_audit_table",
     "results_table",
     "write_results",
 ]

@@ -30,6 +30,24 @@ def name() -> tuple[str, ...]:
     return ("{}",)
 
 
+@TEMPLATES.register("official:food101")
+def official_food101() -> tuple[str, ...]:
+    """MERU's and HyCoCLIP's prompts for Food-101: "food : {}.", "food porn : {}."."""
+    return ("food : {}.", "food porn : {}.")
+
+
+@TEMPLATES.register("official:cub")
+def official_cub() -> tuple[str, ...]:
+    """MERU's and HyCoCLIP's prompts for CUB-200: "bird pics : {}.", "birding : {}.", and two more."""
+    return ("bird pics : {}.", "birding : {}.", "birds : {}.", "bird photography : {}.")
+
+
+@TEMPLATES.register("official:flowers102")
+def official_flowers102() -> tuple[str, ...]:
+    """MERU's and HyCoCLIP's prompt for Flowers-102: "flowers : {}."."""
+    return ("flowers : {}.",)
+
+
 @TEMPLATES.register("openai")
 def openai() -> tuple[str, ...]:
     """The 80 prompts of CLIP's ImageNet evaluation, from open_clip."""

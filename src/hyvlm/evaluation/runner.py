@@ -15,12 +15,14 @@ import torch
 from hyvlm.data.catalog import SampleSet, open_data
 from hyvlm.evaluation import (  # noqa: F401  (they register)
     classification,
+    entailment,
     hard_negatives,
     hierarchy,
     multilabel,
     order,
     perturbed_ranks,
     perturbed_retrieval,
+    prompt_audit,
     retrieval,
     text_retrieval,
     vqa,
@@ -41,11 +43,15 @@ class EvalSpec:
         task: Name in :data:`hyvlm.evaluation.task.TASKS`.
         data: ``"NAME"`` or ``"NAME:LOCATION"``, or an open sample set of the content that the task needs.
         split: Which split of ``data``.
-        templates: Prompt set by name, or a file of one template a line.
+        templates: Prompt set by name, or a file of one template a line; for "prompt-audit" several with commas between.
         hierarchy: File of ``child parent`` lines.
         captions: Which captions of an image count: ``"all"``, ``"first"``, ``"last"`` or ``"joined"``.
         seeds: How often captions are perturbed.
-        negatives: Where hard negatives come from: ``"given"`` or ``"generate"``.
+        negatives: Where false captions come from: ``"given"`` or ``"generate"`` for "hard-negatives", ``"sampled"``,
+            ``"first_100"`` or ``"given"`` for "entailment".
+        negatives_per_image: How many false captions an image meets at the most.
+        seed: Of the draws of false captions.
+        cone: What entailment ranks by: ``"angle"`` or ``"margin"``.
         vqa: Folder or hub name of BLIP's VQA model.
         resize: ``"squash"`` or ``"crop"``; None is the model's own way, or the task's where the model has none.
         image_size, part_size: Side in pixels of images and of part crops.
@@ -59,6 +65,9 @@ class EvalSpec:
     captions: str | None = None
     seeds: int | None = None
     negatives: str | None = None
+    negatives_per_image: int | None = None
+    seed: int | None = None
+    cone: str | None = None
     vqa: str | None = None
     resize: str | None = None
     image_size: int | None = None
