@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from hyvlm.evaluation.cache import EmbeddingCache
 from hyvlm.evaluation.embed import Embedder, evaluation_mode, progress
@@ -144,6 +146,25 @@ def test_a_damaged_cache_file_is_reported_and_computed_anew(
     assert samples.reads == 2
     Embedder(model, tokenizer, EmbeddingCache(tmp_path)).images(samples)
     assert samples.reads == 2
+
+
+@pytest.mark.parametrize("error", [OSError("disk is full"), SafetensorError("permission denied")])
+def test_a_cache_that_cannot_be_written_is_reported_once(
+    error: Exception, model, tokenizer, tmp_path: Path, monkeypatch
+) -> None:
+    def refuse(tensors: dict, path: Path, metadata: dict) -> None:
+        path.write_bytes(b"half")
+        raise error
+
+    monkeypatch.setattr("hyvlm.evaluation.cache.save_file", refuse)
+    embedder = Embedder(model, tokenizer, EmbeddingCache(tmp_path))
+    with pytest.warns(UserWarning, match=f"{tmp_path}: no more embeddings can be kept there .{error}"):
+        first = embedder.texts(["a", "bb"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(embedder.texts(["a"]), first[:1])
+        assert torch.equal(embedder.texts(["a", "bb"]), first)  # from memory
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_cache_file_under_the_name_of_another_is_not_taken(model, tokenizer, tmp_path: Path) -> None:

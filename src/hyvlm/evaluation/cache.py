@@ -6,6 +6,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,8 @@ class EmbeddingCache:
     """Embeddings by what they were computed from; in memory, and in ``folder`` if one is given.
 
     A file holds one entry (safetensors, key and values in its header) and appears under its name only when complete.
-    A file that cannot be read is reported and computed anew.
+    A file that cannot be read is reported and computed anew. Once an entry cannot be written (the folder is there for
+    reading alone, the disk is full), that is reported, and this and all later ones are kept in memory alone.
 
     Raises:
         ValueError: If ``folder`` is a file, lies below one, or cannot be made.
@@ -39,6 +41,7 @@ class EmbeddingCache:
         self.folder = Path(folder) if folder is not None else None
         if self.folder is not None and not self.folder.is_dir():  # one that exists may be there for reading alone
             check_folder(self.folder, "the cache folder")
+        self._writes = self.folder is not None
         self._entries: dict[str, CacheEntry] = {}
 
     def get(self, key: Mapping[str, Any]) -> CacheEntry | None:
@@ -57,13 +60,19 @@ class EmbeddingCache:
         """Store ``entry``, replacing one of the same key."""
         name = _digest(key)
         self._entries[name] = entry
-        if self.folder is None:
+        if self.folder is None or not self._writes:
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
         temporary = self._path(name).with_suffix(".partial")
         header = {"key": json.dumps(key, sort_keys=True), "info": json.dumps(entry.info)}
-        save_file({k: v.contiguous() for k, v in entry.tensors.items()}, temporary, metadata=header)
-        temporary.replace(self._path(name))
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            save_file({k: v.contiguous() for k, v in entry.tensors.items()}, temporary, metadata=header)
+            temporary.replace(self._path(name))
+        except (SafetensorError, OSError) as error:
+            self._writes = False
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            warnings.warn(f"{self.folder}: no more embeddings can be kept there ({error})", stacklevel=2)
 
     def _path(self, name: str) -> Path:
         assert self.folder is not None
