@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from hyvlm.plotting.figures import INK, PALE, style
 
@@ -68,6 +68,7 @@ def rank_bars(panels: Mapping[str, RankPanel]) -> Figure:
             last = max(len(ordered), int(ranks.max()))  # what all captions surpass has a place behind their bars
             ax.set(xlim=(0.5, last + 0.5), ylim=(floor, low + 1.12 * span), ylabel=panel.measure)
             ax.locator_params(axis="y", nbins=4)
+            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
             ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
             ax.set_title(title, weight="bold")
             summary = f"perturbed: mean rank {ranks.mean():,.1f}, variance {ranks.var():,.1f}"

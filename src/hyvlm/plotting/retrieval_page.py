@@ -55,8 +55,9 @@ def retrieval_figure(truth: Image.Image, queries: Sequence[Query]) -> Figure:
         raise ValueError("there is no query to show")
     names = list(queries[0].found)
     indents = [THUMB + MARGIN if row == 0 else 0.0 for row in range(len(queries))]  # the truth stands before the first
-    labels = [wrapped(query.name, TEXT - indent, NAME) for query, indent in zip(queries, indents, strict=True)]
-    texts = [wrapped(query.text, TEXT - indent, WORDS) for query, indent in zip(queries, indents, strict=True)]
+    columns = [TEXT - indent - MARGIN for indent in indents]
+    labels = [wrapped(query.name, column, NAME) for query, column in zip(queries, columns, strict=True)]
+    texts = [wrapped(query.text, column, WORDS) for query, column in zip(queries, columns, strict=True)]
     heights = []
     for row, query in enumerate(queries):
         shown = [found.image for found in query.found.values()] + ([truth] if row == 0 else [])
@@ -89,10 +90,10 @@ def _height(image: Image.Image) -> float:
 
 def wrapped(text: str, inches: float, font: FontProperties) -> list[str]:
     """The text in lines of at most ``inches``; what has no space to be parted at is cut."""
-    renderer = FigureCanvasAgg(Figure(dpi=100)).get_renderer()
+    renderer = FigureCanvasAgg(Figure(dpi=150)).get_renderer()  # hinted letters are as wide as pixels let them
 
     def wide(piece: str) -> float:
-        return float(renderer.get_text_width_height_descent(piece, font, ismath=False)[0]) / 100
+        return float(renderer.get_text_width_height_descent(piece, font, ismath=False)[0]) / 150
 
     lines, line = list[str](), ""
     for word in text.split():
