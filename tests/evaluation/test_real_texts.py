@@ -54,6 +54,27 @@ def test_given_negatives_of_every_type_are_scored(model) -> None:
     assert 40 < outcome.scores["accuracy"] < 60  # an untrained model guesses
 
 
+@pytest.mark.parametrize("negatives", ["sampled", "first_100"])
+def test_hierarchies_meet_negatives_of_other_images(model, negatives) -> None:
+    """100 each; an untrained model tells coarse from fine captions, but not one image's from another's."""
+    spec = EvalSpec("entailment", f"hierarcaps:{need('coco-mini/hierarcaps.jsonl')}", negatives=negatives)
+    outcome = evaluate(model, Tokenizer(CONTEXT), [spec], show_progress=False)[0].outcome
+    assert outcome.n == outcome.total == 340
+    assert (outcome.details["positives"], outcome.details["negatives"]) == (1360, 34000)
+    assert 2 < outcome.scores["average_precision_distance"] < 20
+    assert outcome.notes[0].startswith("340 of the 1,000 published samples")
+
+
+def test_hierarchies_with_given_negatives(model) -> None:
+    path = need("coco-mini/hierarcaps_pos_neg.jsonl")
+    spec = EvalSpec("entailment", f"hierarcaps:{path}", negatives="given")
+    outcome = evaluate(model, Tokenizer(CONTEXT), [spec], show_progress=False)[0].outcome
+    assert outcome.n == outcome.total == 300
+    assert outcome.details["positives"] == 1200
+    assert 1190 < outcome.details["negatives"] <= 1200  # without those that are captions as well
+    assert 40 < outcome.scores["auroc_distance"] < 60
+
+
 def test_most_captions_have_a_hard_negative() -> None:
     data = open_data(f"table:{need('flickr8k-mini/captions.csv')}", content="texts")
     captions = [text for i in range(len(data)) for text in data[i].texts]

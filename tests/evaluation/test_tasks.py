@@ -283,6 +283,9 @@ def test_prompt_sets_are_pinned_by_content() -> None:
     hashes = {name: hash_lines(TEMPLATES[name]()) for name in TEMPLATES}
     assert hashes == {
         "name": "44136fa355b3678a",
+        "official:cub": "7083837b1ff9b2b8",
+        "official:flowers102": "8187303f947578ac",
+        "official:food101": "158ebd679421bec6",
         "openai": "4f976686fb651bb5",
         "photo": "e8e367e769f86c27",
         "plain": "7647dbc5f7897cc9",

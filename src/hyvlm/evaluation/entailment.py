@@ -124,32 +124,34 @@ class Pairs:
     """Pairs of images and captions.
 
     Attributes:
-        image: ``(N,)`` int64, the place of each pair's image.
-        captions: The N captions.
+        texts: The distinct captions.
+        image, caption: ``(N,)`` int64, the image of each pair, and its caption's place in ``texts``.
         positive: ``(N,)`` bool.
     """
 
+    texts: list[str]
     image: Tensor
-    captions: list[str]
+    caption: Tensor
     positive: NDArray[np.bool_]
 
     @staticmethod
     def of(captions: Sequence[Sequence[str]], negatives: Sequence[Sequence[str]]) -> Pairs:
         """Every image with its captions, then every image with its negatives."""
         sides = (captions, negatives)
+        every = [(i, text) for side in sides for i, texts in enumerate(side) for text in texts]
+        places = {text: place for place, text in enumerate(dict.fromkeys(text for _, text in every))}
         return Pairs(
-            torch.tensor([i for side in sides for i, texts in enumerate(side) for _ in texts], dtype=torch.long),
-            [text for side in sides for texts in side for text in texts],
-            np.repeat([True, False], [sum(map(len, side)) for side in sides]),
+            texts=list(places),
+            image=torch.tensor([i for i, _ in every], dtype=torch.long),
+            caption=torch.tensor([places[text] for _, text in every], dtype=torch.long),
+            positive=np.repeat([True, False], [sum(map(len, side)) for side in sides]),
         )
 
-    def score(self, how: PairScore, manifold: Manifold, images: Tensor, captions: Tensor) -> NDArray[np.float64]:
-        """Scores ``(N,)`` by points of all images and of the N captions, in bounded memory."""
-        image = self.image.to(images.device)
+    def score(self, how: PairScore, manifold: Manifold, images: Tensor, texts: Tensor) -> NDArray[np.float64]:
+        """Scores ``(N,)`` by points of the images and of ``texts``, in bounded memory."""
         rows = max(1, BLOCK // images.shape[1])
-        parts = [slice(start, start + rows) for start in range(0, len(image), rows)]
-        scores = torch.cat([how(manifold, images[image[part]], captions[part]).cpu() for part in parts])
-        return scores.double().numpy()
+        blocks = zip(self.image.to(images.device).split(rows), self.caption.to(texts.device).split(rows), strict=True)
+        return torch.cat([how(manifold, images[i], texts[t]).cpu() for i, t in blocks]).double().numpy()
 
 
 @dataclass(frozen=True)
@@ -246,10 +248,10 @@ class Entailment(Task):
         if not any(negatives):
             raise ValueError(f"no negative for any of the {len(captions)} images of {samples.name}: {self._lacking()}")
         pairs = Pairs.of(captions, negatives)
-        points = embedder.texts(pairs.captions)
+        texts = embedder.texts(pairs.texts)
         with evaluation_mode(embedder.model):
             results = {
-                name: separation(pairs.score(how, manifold, images.points, points), pairs.positive)
+                name: separation(pairs.score(how, manifold, images.points, texts), pairs.positive)
                 for name, how in pair_scores(manifold, self.cone).items()
             }
         scores: dict[str, float] = {}
