@@ -1,5 +1,7 @@
 """Recipes, overrides, and the one sentence that each mistake gets."""
 
+from inspect import signature
+
 import pytest
 
 from hyvlm.config import build, load_config, read_recipe, recipe_names, to_dict, to_yaml
@@ -150,3 +152,34 @@ def test_settings_are_checked_against_what_the_entry_takes():
         build(OBJECTIVES, {"name": "unchaa"}, "objective")
     with pytest.raises(ValueError, match="needs a name"):
         build(OBJECTIVES, {"alpha": 1}, "objective")
+
+
+@pytest.mark.parametrize(("name", "setting"), [(n, s) for n in OBJECTIVES for s in signature(OBJECTIVES[n]).parameters])
+@pytest.mark.parametrize("value", [[1], {"a": 1}])
+def test_every_setting_of_an_objective_has_a_type(name, setting, value):
+    with pytest.raises(ValueError, match=rf"^objective\.{setting} must be .*, got "):
+        build(OBJECTIVES, {"name": name, setting: value}, "objective")
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"distill_weight": "abc"}, "a number"),
+        ({"distill_weight": None}, "a number"),
+        ({"short_weight": "nan"}, "a number"),
+        ({"eta": True}, "a number"),
+        ({"learn_temperature": "maybe"}, "true or false"),
+        ({"learn_temperature": 1}, "true or false"),
+        ({"formulation": 3}, "a text"),
+    ],
+)
+def test_a_setting_of_another_type_is_named(setting, words):
+    ((name, value),) = setting.items()
+    with pytest.raises(ValueError) as error:
+        build(OBJECTIVES, {"name": "hyfl", **setting}, "objective")
+    assert str(error.value) == f"objective.{name} must be {words}, got {value!r}"
+
+
+def test_a_whole_number_is_a_number_and_null_is_what_may_be_left_out():
+    build(OBJECTIVES, {"name": "hyfl", "distill_weight": 1}, "objective")
+    build(OBJECTIVES, {"name": "uncha", "local_temperature": None}, "objective")

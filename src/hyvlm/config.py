@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
 from omegaconf import MISSING, OmegaConf
@@ -246,7 +247,7 @@ def build(registry: Registry[Callable[..., T]], section: Mapping[str, Any], wher
     """Call the registry entry that ``section[key]`` names with the rest of the section as keywords.
 
     Raises:
-        ValueError: No or an unknown name, or a setting that the entry does not take.
+        ValueError: No or an unknown name, or a setting that the entry does not take or that is of another type.
     """
     if key not in section:
         raise ValueError(f"config section {where} needs a {key}; known: {', '.join(registry)}")
@@ -256,4 +257,44 @@ def build(registry: Registry[Callable[..., T]], section: Mapping[str, Any], wher
     for name in settings:
         if name not in known:
             raise ValueError(unknown(f"setting of {where} {section[key]!r}", name, known))
+    check_types(builder, settings, where)
     return builder(**settings)
+
+
+#: What a setting of a type must be, as a message says it.
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", NoneType: "null"}
+
+
+def check_types(builder: Callable[..., object], settings: Mapping[str, Any], where: str) -> None:
+    """Raise ValueError, naming the key, at the first setting that is not of the type that ``builder`` declares for it.
+
+    Types other than numbers, texts, truth values and lists of them are left to the builder.
+    """
+    declared = get_type_hints(builder.__init__ if inspect.isclass(builder) else builder)
+    for name, value in settings.items():
+        if name in declared and not _fits(declared[name], value):
+            raise ValueError(f"{where}.{name} must be {_words(declared[name])}, got {value!r}")
+
+
+def _fits(kind: Any, value: object) -> bool:
+    """Whether a value from YAML is of a declared type; a whole number is also a number, a list also a tuple."""
+    if kind in _WORDS:
+        types = (int, float) if kind is float else kind
+        return isinstance(value, types) and (kind is bool or not isinstance(value, bool))
+    origin, of = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return any(_fits(one, value) for one in of)
+    if origin in (tuple, list, Sequence):
+        fixed = origin is tuple and Ellipsis not in of
+        if not isinstance(value, list | tuple) or (fixed and len(value) != len(of)):
+            return False
+        return all(_fits(of[i] if fixed else of[0], entry) for i, entry in enumerate(value))
+    return True
+
+
+def _words(kind: Any) -> str:
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(map(_words, get_args(kind)))
+    if get_origin(kind) is tuple and Ellipsis not in get_args(kind):
+        return f"a list of {len(get_args(kind))}"
+    return _WORDS.get(kind, "a list")

@@ -74,6 +74,9 @@ def test_docci_that_cannot_be_read(put):
         open_data(f"docci:{put({'docci_descriptions.jsonlines': lines(docci(0)) + '{oops'})}")
     with pytest.raises(ValueError, match=r"row 1 of .* is not UTF-8 \(byte 0xe9\)"):
         open_data(f"docci:{put({'docci_descriptions.jsonlines': 'café'.encode('latin-1')})}")
+    for content in ("", lines({"a": 1}, 3)):
+        with pytest.raises(ValueError, match=r"docci_descriptions\.jsonlines has no row with a split"):
+            open_data(f"docci:{put({'docci_descriptions.jsonlines': content})}")
 
 
 @pytest.fixture
@@ -181,6 +184,9 @@ def test_karpathy_flickr_and_files_of_another_kind(put):
     for content in ([], {"images": 3}):
         with pytest.raises(ValueError, match="is no file of Karpathy's"):
             open_data(f"karpathy:{put({'x.json': content}) / 'x.json'}")
+    for images in ([], [{"filename": "1.jpg", "sentences": [{"raw": "One."}]}]):
+        with pytest.raises(ValueError, match="the only split is 'all', not 'test'"):
+            open_data(f"karpathy:{put({'x.json': {'images': images}}) / 'x.json'}")
     with pytest.raises(ValueError, match=r"x\.json is not JSON"):
         open_data(f"karpathy:{put({'x.json': '{'}) / 'x.json'}")
     with pytest.raises(ValueError, match=r"karpathy needs a \.json file"):

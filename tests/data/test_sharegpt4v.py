@@ -47,6 +47,13 @@ def test_the_first_entries_are_for_test_the_others_for_training(write):
     assert pickle.loads(pickle.dumps(train))[1].texts == train[1].texts
 
 
+def test_a_file_too_short_for_training_says_where_its_entries_are(write):
+    with pytest.raises(
+        ValueError, match=r"no entry of split .train. can be used .*first 3 entries are the split 'test'"
+    ):
+        open_data(write([entry()], "sharegpt4v/coco/a.jpg"), split="train")
+
+
 def test_images_are_found_where_they_are_published(write):
     names = ["a/1.jpg", "b/2.jpg", "c/3.jpg"]
     spec = write([entry(n) for n in names], "sharegpt4v/a/1.jpg", "sharegpt4v/images/b/2.jpg", "c/3.jpg")

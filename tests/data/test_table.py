@@ -111,6 +111,7 @@ def test_names_and_phrases_that_cannot_be_encoded_are_counted(images):
         (b"image,caption\na.jpg,one\nb.jpg,caf\xe9\n", r"row 3 of .*t\.csv is not UTF-8 \(byte 0xe9\)"),
         ("image,caption\na.jpg,one, two\n", r"row 2 of .* more cells than the header"),
         ("image,caption\n", "no row with an image and a caption"),
+        ("image,caption\na.jpg,\n", r"no row with an image and a caption \(1 empty caption\)"),
         ('image,caption\na.jpg,"one\nb.jpg,two\n', r"row 2 of .*t\.csv cannot be read, its quotes may not match"),
         ('image,caption\nb.jpg,x\na.jpg,"one\nb.jpg,"two"\n', r"row 3 of .*t\.csv cannot be read"),
         ('image,"caption\na.jpg,one\n', r"row 1 of .*t\.csv cannot be read"),

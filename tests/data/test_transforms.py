@@ -48,6 +48,8 @@ def test_unknown_resize_is_an_error():
         ({"scale": [0.5, 1]}, "needs a name"),
         ({"name": "crop", "scales": [0.5, 1]}, "'crop' does not take these settings: scales"),
         ({"name": "crop", "scale": [0.0, 1]}, "low <= high <= 1"),
+        ({"name": "crop", "scale": "x"}, "data.augment.scale must be a list of 2, got 'x'"),
+        ({"name": "crop", "scale": 0.5}, "data.augment.scale must be a list of 2, got 0.5"),
         ({"name": "crop_jitter_gray", "scale": [0.9, 0.8]}, "low <= high <= 1"),
     ],
 )

@@ -78,6 +78,28 @@ def test_a_resumed_run_needs_its_own_folder_alone(clip, tmp_path):
     assert all(torch.equal(final[0][key], final[1][key]) for key in final[0])
 
 
+def test_another_start_does_not_change_the_teacher_of_a_resumed_run(clip, tmp_path, capfd):
+    run = train(config(clip), tmp_path / "run")
+    shutil.rmtree(checkpoint_folders(run)[-1])
+    train(config("elsewhere"), run, resume=run)
+    assert f"-> elsewhere (not read: the run began as {run / START})" in " ".join(capfd.readouterr().err.split())
+    shutil.rmtree(checkpoint_folders(run)[-1])
+    shutil.rmtree(run / START)
+    with pytest.raises(FileNotFoundError, match="elsewhere"):
+        train(config("elsewhere"), run, resume=run)
+    train(config(clip), run, resume=run)
+    assert f"{run / START} is missing" in " ".join(capfd.readouterr().err.split())
+    assert (run / START).is_dir()
+
+
+@pytest.mark.parametrize(("caption", "count"), [("first", 32), ("last", 0)])
+def test_texts_without_a_shorter_one_are_counted_and_said(caption, count, clip, tmp_path, capfd):
+    run = train(config(clip, f"data.caption={caption}"), tmp_path / "run")
+    last = json.loads((run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    assert last["short_is_whole"] == count
+    assert ("has a shorter one" in capfd.readouterr().err) == bool(count)
+
+
 def test_a_hyperbolic_start_is_no_teacher_but_a_start(clip, tmp_path):
     settings = ["manifold={name: lorentz, c: 2.0}", "objective={name: meru}", "train.steps=2"]
     meru = train(load_config("clip-long-tiny", [*SMALL, *settings]), tmp_path / "meru")
@@ -105,6 +127,14 @@ def test_the_plain_long_text_contrast_starts_from_the_same_model(clip, tmp_path)
         (["model.text.context_length=1"], "model.text.context_length must be"),
         (["model={preset: tiny}"], "the objective distills from the model that it starts from"),
         (["data.short_text=first_word"], "unknown data.short_text 'first_word'"),
+        (["model.init=null"], "model.init names a model, .* got None"),
+        (["model.init={a: 1}"], "model.init names a model, .* got {'a': 1}"),
+        (["model.text=3"], "model.text must be a section"),
+        (["model.text=null"], "model.text must be a section"),
+        (["data.image_size=50"], "data.image_size must be a multiple of the model's patch, 8 pixels, got 50"),
+        (["objective={name: uncha}", "data.part_size=50"], "data.part_size must be a multiple"),
+        (["manifold={name: sphere}"], "'tokens of text ⊒ text' needs entailment cones, .*: set its weight to 0"),
+        (["manifold={name: sphere}", "objective.entail_weight=0"], "needs a radius, which Sphere does not have"),
     ],
 )
 def test_a_start_that_cannot_be(clip, tmp_path, overrides, message):

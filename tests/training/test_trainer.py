@@ -90,6 +90,14 @@ def test_a_checkpoint_that_was_cut_short_is_not_one(tmp_path):
         train(config(), run, resume=run)
 
 
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"step": 2}', '{"step": null, "world_size": 1}', "[1"])
+def test_a_checkpoint_whose_state_is_another_is_damaged(content, tmp_path):
+    run = train(config("train.steps=2"), tmp_path / "run")
+    (run / "checkpoints" / "step_0000002" / "state.json").write_text(content)
+    with pytest.raises(ValueError, match=r"step_0000002 is damaged \(.*resume from an older one"):
+        train(config(), run, resume=run)
+
+
 def test_resume_with_another_objective_keeps_weights_and_optimizer(tmp_path, capfd):
     first = train(config(recipe="meru-tiny"), tmp_path / "meru")
     second = train(config("train.steps=6", recipe="uncha-tiny"), tmp_path / "uncha", resume=first)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from hyvlm.data.views import Item
 from hyvlm.types import BadSample, Batch
@@ -54,6 +55,15 @@ def trim(tokens: Tensor) -> Tensor:
     """
     used = (tokens != 0).any(0).nonzero()
     return tokens[:, : int(used.max()) + 1 if len(used) else 1]
+
+
+def undivided(batch: Batch) -> int:
+    """How many samples have a short text that is the text itself, as captions of one sentence do."""
+    if not len(batch.short_text):
+        return 0
+    width = max(batch.text.shape[1], batch.short_text.shape[1])
+    text, short = (F.pad(rows, (0, width - rows.shape[1])) for rows in (batch.text, batch.short_text))
+    return int((text == short).all(1).sum())
 
 
 def _no_pixels(size: int) -> Tensor:

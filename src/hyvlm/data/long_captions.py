@@ -47,6 +47,8 @@ def open_docci(location: str, *, split: str | None = None, content: str = "pairs
         splits.add(named)
         if named == split:
             captions.add(row.get("image_file"), [row.get("description")], where, row.get("example_id"))
+    if not splits:
+        raise ValueError(f"{path} has no row with a split: example_id, image_file, description and split are due")
     check_offer(f"docci:{location}", "split", split, sorted(splits))
     entries = captions.placed(folder, ["images", ""])
     return CaptionedImages(

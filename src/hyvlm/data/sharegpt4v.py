@@ -33,7 +33,9 @@ class ShareGpt4v(SampleSet):
         self._starts, self._lengths, self._roots = self._index(drops)
         if not len(self):
             reasons = ", ".join(f"{n} {reason}" for reason, n in drops.counts.items())
-            raise ValueError(f"{name}: no entry of split {split!r} can be used" + (f" ({reasons})" if reasons else ""))
+            held = f"the first {TEST_ENTRIES:,} entries are the split 'test'" if split == "train" else ""
+            why = "; ".join(filter(None, (reasons, held)))
+            raise ValueError(f"{name}: no entry of split {split!r} can be used" + (f" ({why})" if why else ""))
         fingerprint = Fingerprint("sharegpt4v", split, content)
         fingerprint.add_file(path.name, path)
         fingerprint.update(hashlib.sha256(self._starts.tobytes() + self._roots.tobytes()).hexdigest())

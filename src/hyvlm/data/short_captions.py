@@ -36,6 +36,8 @@ def open_karpathy(location: str, *, split: str | None = None, content: str = "pa
     if not isinstance(images, list):
         raise ValueError(f"{path} is no file of Karpathy's: it has no list of images")
     splits = {str(image["split"]) for image in images if isinstance(image, dict) and "split" in image}
+    if not splits and split != "all":
+        raise ValueError(f"{path} says of no image which split it is in: the only split is 'all', not {split!r}")
     check_offer(f"karpathy:{location}", "split", split, ["all", *sorted(splits)])
     for number, image in enumerate(images):
         where = f"image {number} of {path}"

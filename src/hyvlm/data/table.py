@@ -55,7 +55,8 @@ class Table(SampleSet):
             entries = {key: entry for key, entry in entries.items() if places[key] in found}
         self.rows = [(key, places[key], entry) for key, entry in entries.items() if _usable(key, entry, content, drops)]
         if not self.rows:
-            raise ValueError(f"{path} has no row with {_NEEDED[content]}")
+            reasons = ", ".join(f"{n} {reason}" for reason, n in drops.counts.items())
+            raise ValueError(f"{path} has no row with {_NEEDED[content]}" + (f" ({reasons})" if reasons else ""))
         self.normalised = boxes_are_normalised(
             (f"row {row} of {path}", box)
             for entry in entries.values()

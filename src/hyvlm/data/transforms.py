@@ -11,6 +11,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import InterpolationMode
 
+from hyvlm.config import check_types
 from hyvlm.registry import Registry
 
 #: An image transform: PIL RGB to uint8 ``(3, H, W)``. Random ones draw from torch's global generator.
@@ -71,12 +72,13 @@ def train_transform(augment: Mapping[str, Any], image_size: int) -> Transform:
     Every call draws anew from torch's global generator; :class:`hyvlm.data.views.TrainViews` seeds it by sample.
 
     Raises:
-        ValueError: Unknown name or setting.
+        ValueError: Unknown name or setting, or one of another type.
     """
     settings = {str(key): value for key, value in augment.items()}
     if "name" not in settings:
         raise ValueError(f"augment needs a name: {', '.join(AUGMENTATIONS)}")
     name = settings.pop("name")
+    check_types(AUGMENTATIONS[name], settings, "data.augment")
     try:
         steps = AUGMENTATIONS[name](image_size, **settings)
     except TypeError as error:

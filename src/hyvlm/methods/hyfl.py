@@ -88,14 +88,17 @@ class TokenEntailment:
     def token_views(self) -> tuple[str, ...]:
         return (self.view,)
 
+    @property
+    def needs(self) -> dict[str, type]:
+        return {"midpoints": HasMidpoint}
+
     def midpoints(self, batch: AlignedViews) -> Tensor:
         """One point per row of this process, ``(n, D)``."""
         return batch.once(self, lambda: self._midpoints(batch))
 
     def _midpoints(self, batch: AlignedViews) -> Tensor:
         manifold, tokens = batch.manifold, batch.views.tokens[self.view]
-        if not isinstance(manifold, HasMidpoint):
-            raise ValueError(f"{self.name!r} needs midpoints, which {type(manifold).__name__} does not have")
+        assert isinstance(manifold, HasMidpoint)  # checked by the objective
         weights = token_weights(manifold, tokens, batch.views.rows(self.toward), self.temperature)
         return token_midpoint(manifold, tokens, weights)
 
@@ -127,9 +130,12 @@ class RadiusEntropy:
     def views(self) -> tuple[str, ...]:
         return (self.view,)
 
+    @property
+    def needs(self) -> dict[str, type]:
+        return {"a radius": HasRadius}
+
     def share(self, batch: AlignedViews) -> Tensor:
-        if not isinstance(batch.manifold, HasRadius):
-            raise ValueError(f"{self.name!r} needs a radius, which {type(batch.manifold).__name__} does not have")
+        assert isinstance(batch.manifold, HasRadius)  # checked by the objective
         alone = batch.reduction == "per_rank"
         radius = batch.manifold.radius(batch.views.rows(self.view) if alone else batch.views.points[self.view])
         rows = entropy_rows(radius if alone else radius[batch.views.local["whole"]], radius)

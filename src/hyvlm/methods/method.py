@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hyvlm.geometry import Manifold
 from hyvlm.losses import HasCones, HasRadius
-from hyvlm.methods.relations import REDUCTIONS, AlignedViews, Term, check_cones
+from hyvlm.methods.relations import REDUCTIONS, AlignedViews, Term, check_manifold
 from hyvlm.registry import Registry, unknown
 from hyvlm.types import GROUP_OF_VIEW, LossOutput, Views
 
@@ -97,6 +97,11 @@ class Objective(nn.Module):
             if scale is not None and scale not in self.scales:
                 raise ValueError(f"scale of {term.name!r}: " + unknown("scale", scale, list(self.scales)))
 
+    def check_manifold(self, manifold: Manifold) -> None:
+        """Raise ValueError if the manifold lacks what a relation needs."""
+        for term in self.terms:
+            check_manifold(manifold, term)
+
     @torch.no_grad()
     def constrain_(self) -> None:
         """Bring every scale back below its bound, in place; call after an optimizer step."""
@@ -123,8 +128,7 @@ class Objective(nn.Module):
             for view in names:
                 if view not in given:
                     raise ValueError(f"the objective needs {what} {view!r}, the batch has {', '.join(given) or 'none'}")
-        for term in self.terms:
-            check_cones(manifold, term)
+        self.check_manifold(manifold)
         points = {view: _at_least_float32(views.points[view]) for view in self.views}
         tokens = {
             view: dataclasses.replace(views.tokens[view], values=_at_least_float32(views.tokens[view].values))

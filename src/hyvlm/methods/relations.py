@@ -93,8 +93,9 @@ class Term(Protocol):
     """One summand of an objective. ``name`` is what logs call it; ``views`` are the ones it needs.
 
     A term may also have ``scale`` (the inverse temperature it uses), ``loss`` (a module that asks the manifold for
-    entailment cones), ``token_views`` (views whose single tokens it needs), ``teacher_views`` (views that a frozen
-    teacher must embed) and ``stat_shares(batch)`` (scalars for the log, shares like ``share``).
+    entailment cones), ``needs`` (what else it asks of the manifold: name to protocol), ``token_views`` (views whose
+    single tokens it needs), ``teacher_views`` (views that a frozen teacher must embed) and ``stat_shares(batch)``
+    (scalars for the log, shares like ``share``).
     """
 
     @property
@@ -325,10 +326,16 @@ def needs_cones(term: Term) -> bool:
     return hasattr(term, "loss")
 
 
-def check_cones(manifold: Manifold, term: Term) -> None:
-    """Raise ValueError if ``term`` needs entailment cones and ``manifold`` has none."""
-    if needs_cones(term) and not isinstance(manifold, HasCones):
-        raise ValueError(f"{term.name!r} needs entailment cones, which {type(manifold).__name__} does not have")
+def check_manifold(manifold: Manifold, term: Term) -> None:
+    """Raise ValueError if ``manifold`` lacks what ``term`` needs: cones, or another of its ``needs``."""
+    needs: dict[str, type] = {"entailment cones": HasCones} if needs_cones(term) else {}
+    needs |= getattr(term, "needs", {})
+    for what, capability in needs.items():
+        if not isinstance(manifold, capability):
+            raise ValueError(
+                f"{term.name!r} needs {what}, which {type(manifold).__name__} does not have: "
+                "set its weight to 0, or choose another manifold"
+            )
 
 
 def split(relation: str, arrow: str) -> tuple[str, str]:

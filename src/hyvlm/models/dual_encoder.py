@@ -12,6 +12,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
+from hyvlm.config import check_types
 from hyvlm.geometry import MANIFOLDS, Manifold, ProductLorentz, Sphere
 from hyvlm.models.presets import ModelConfig, resolve_model
 from hyvlm.models.towers import ImageTower, TextTower
@@ -263,6 +264,7 @@ def build_manifold(section: Mapping[str, Any]) -> Manifold:
     for key, parameter in parameters.items():
         if parameter.default is parameter.empty and key not in settings:
             raise ValueError(f"manifold.{key} is missing; '{section['name']}' needs it")
+    check_types(manifold, settings, "manifold")
     try:
         return manifold(**settings)
     except TypeError as error:

@@ -13,14 +13,17 @@ from hyvlm.models.long_text import KEEP, stretch_positions
 from hyvlm.models.pretrained import load
 
 
-def start_model(init: str) -> DualEncoder:
+def start_model(init: object) -> DualEncoder:
     """The model to fine-tune, in eval mode on the CPU.
 
     Args:
         init: ``open_clip:NAME/WEIGHTS``, a run folder, a checkpoint or a saved model: what :func:`hyvlm.load` takes.
     Raises:
-        FileNotFoundError, ValueError, ConnectionError: As :func:`hyvlm.load`.
+        ValueError: ``init`` is no text; or as :func:`hyvlm.load`.
+        FileNotFoundError, ConnectionError: As :func:`hyvlm.load`.
     """
+    if not isinstance(init, str) or not init.strip():
+        raise ValueError(f"model.init names a model, such as open_clip:ViT-B-16/FILE or a run folder, got {init!r}")
     return load(init)[0]
 
 

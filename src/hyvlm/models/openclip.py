@@ -9,6 +9,7 @@ from typing import Any
 
 import open_clip
 from open_clip.model import CLIPTextCfg, CLIPVisionCfg, convert_to_custom_text_state_dict
+from safetensors import SafetensorError
 
 from hyvlm.models.convert import KEY_MAPS, check_state_dict
 from hyvlm.models.dual_encoder import DualEncoder, build_model
@@ -54,8 +55,10 @@ def load_open_clip(spec: str) -> DualEncoder:
     except Exception as error:
         if file is None:
             raise
-        # Which error depends on what the file is instead.
-        raise ValueError(f"'{file}' does not hold weights of open_clip's {name}: {_brief(error)}") from error
+        # Which error depends on what the file is instead; torch's for pickled code advises to run it.
+        plain = isinstance(error, RuntimeError | AssertionError | SafetensorError)
+        reason = _brief(error) if plain else f"no state dict is found in it ({type(error).__name__})"
+        raise ValueError(f"'{file}' does not hold weights of open_clip's {name}: {reason}") from error
     pixels = open_clip.get_model_preprocess_cfg(source)
     if pixels["interpolation"] != "bicubic" or pixels["resize_mode"] not in _RESIZE:
         raise ValueError(
@@ -108,8 +111,9 @@ def _find_weights(name: str, weights: str) -> tuple[str, dict[str, Any]]:
     if weights not in tags:
         if Path(weights).is_file():
             return weights, {}
-        if "/" in weights or Path(weights).suffix:
-            raise FileNotFoundError(f"no weights at '{weights}'; open_clip's tags for {name}: {', '.join(tags)}")
+        if "/" in weights or Path(weights).suffix or Path(weights).exists():
+            known = ", ".join(tags) or "none"
+            raise FileNotFoundError(f"no weights at '{weights}'; open_clip's tags for {name}: {known}")
         raise ValueError(unknown(f"weights of open_clip's {name}", weights, tags))
     card = open_clip.get_pretrained_cfg(name, weights)
     try:

@@ -23,6 +23,8 @@ from hyvlm.models.openclip import OPEN_CLIP, load_open_clip
 from hyvlm.models.tokenizer import Tokenizer
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
+#: Suffixes of files that may hold weights of open_clip.
+WEIGHT_FILES = (".pt", ".pth", ".bin", ".safetensors")
 
 
 def save_model(model: DualEncoder, folder: str | Path) -> Path:
@@ -90,7 +92,10 @@ def find_model(path: str | Path) -> Path:
         path = path.parent
     if path.is_file():
         if path.name != "latest":
-            raise FileNotFoundError(f"'{path}' is not a model: expected {WEIGHTS}, or a folder with it and {CONFIG}")
+            hint = f"; weights of open_clip are {OPEN_CLIP}NAME/{path}" if path.suffix in WEIGHT_FILES else ""
+            raise FileNotFoundError(
+                f"'{path}' is not a model: expected {WEIGHTS}, or a folder with it and {CONFIG}{hint}"
+            )
         path = path.parent / path.read_text(encoding="utf-8").strip()
     steps = [
         p for root in (path, path / "checkpoints") for p in root.glob("step_*") if re.fullmatch(r"step_\d+", p.name)

@@ -110,12 +110,13 @@ def load_checkpoint(folder: Path, model: DualEncoder, objective: nn.Module) -> S
         saved = load_file(folder / "objective.safetensors")
         tensors = load_file(folder / "state.safetensors")
         numbers = json.loads((folder / "state.json").read_text())
-    except (SafetensorError, OSError, json.JSONDecodeError) as error:
+        step, world_size = int(numbers["step"]), int(numbers["world_size"])
+        rng = [tensors[f"rng/{rank}"] for rank in range(world_size)]
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
         raise ValueError(f"checkpoint {folder} is damaged ({error}); resume from an older one") from error
     objective.load_state_dict(own | {k: v for k, v in saved.items() if k in own and own[k].shape == v.shape})
     optimizer: dict[str, dict[str, Tensor]] = {}
     for key in (k for k in tensors if k.startswith("optimizer/")):
         name, _, entry = key.removeprefix("optimizer/").rpartition("/")
         optimizer.setdefault(name, {})[entry] = tensors[key]
-    rng = [tensors[f"rng/{rank}"] for rank in range(numbers["world_size"])]
-    return State(numbers["step"], numbers["world_size"], optimizer, rng)
+    return State(step, world_size, optimizer, rng)

@@ -18,11 +18,13 @@ class TrainStep(nn.Module):
     Args:
         teacher: The Euclidean model that the objective distills from, if it names ``teacher_views``; it is frozen.
     Raises:
-        ValueError: The objective needs a teacher and there is none, or not a Euclidean one.
+        ValueError: The objective needs a teacher and there is none, or not a Euclidean one; or it needs what the
+            model's manifold does not have.
     """
 
     def __init__(self, model: DualEncoder, objective: Objective, teacher: DualEncoder | None = None) -> None:
         super().__init__()
+        objective.check_manifold(model.manifold)
         self.model = model
         self.objective = objective
         if not objective.teacher_views:

@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -18,8 +18,9 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import InitProcessGroupKwargs, gather_object
 
 import hyvlm
-from hyvlm.config import Config, build, load_config, to_dict, to_yaml
+from hyvlm.config import Config, DataConfig, build, load_config, to_dict, to_yaml
 from hyvlm.data.catalog import open_data
+from hyvlm.data.collate import undivided
 from hyvlm.data.sampler import train_loader
 from hyvlm.data.views import TrainViews
 from hyvlm.evaluation.runner import EvalSpec, check_specs, evaluate
@@ -64,12 +65,22 @@ def new_model(config: Config, start: DualEncoder | None = None) -> DualEncoder:
     if "init" not in config.model:
         return build_model({"model": config.model, "manifold": config.manifold, "image_size": config.data.image_size})
     text = config.model.get("text", {})
+    if not isinstance(text, Mapping):
+        raise ValueError(f"model.text must be a section with context_length and keep_positions, got {text!r}")
     others = [f"model.{key}" for key in config.model if key not in ("init", "text")]
     known = ["model.text.context_length", "model.text.keep_positions"]
     for key in [*others, *(f"model.text.{key}" for key in text)]:
         if key not in known:
-            raise ValueError(f"{unknown('setting beside model.init', key, known)}. The rest is the starting model's.")
-    return fine_tuned_from(start or start_model(str(config.model["init"])), config.manifold, **text)
+            raise ValueError(f"{unknown('setting beside model.init', key, known)}; the rest is the starting model's")
+    return fine_tuned_from(start or start_model(config.model["init"]), config.manifold, **text)
+
+
+def check_sizes(data: DataConfig, patch: int, views: Sequence[str]) -> None:
+    """Raise ValueError if images of a size that the views need do not divide into patches of ``patch`` pixels."""
+    parts = any(view.startswith("part_") for view in views)
+    for key, size in {"image_size": data.image_size, **({"part_size": data.part_size} if parts else {})}.items():
+        if size % patch:
+            raise ValueError(f"data.{key} must be a multiple of the model's patch, {patch} pixels, got {size}")
 
 
 def train(config: Config, out: Path, *, resume: Path | None = None) -> Path:
@@ -116,6 +127,8 @@ class Tally:
         """Count one step."""
         self.counts["samples"] += len(batch.image)
         self.counts["texts_cut"] += batch.truncated
+        if len(batch.short_text):
+            self.counts["short_is_whole"] += undivided(batch)
         if output.lift_bounded is not None:
             self.counts["lift_bounded"] += int(output.lift_bounded)
         self.counts.update({f"skipped/{reason}": count for reason, count in batch.skipped.items()})
@@ -171,6 +184,7 @@ class Trainer:
         self.tokenizer = Tokenizer(model.text_tower.context_length)
         self.samples = open_data(config.data.train, split=config.data.split)
         data = config.data
+        check_sizes(data, model.image_tower.patch, self.module.objective.views)
         if data.split is None and self.samples.split.startswith(("val", "test")):
             raise ValueError(f"{data.train} opens its {self.samples.split} split unless told; say data.split=train")
         self.views = TrainViews(
@@ -195,8 +209,14 @@ class Trainer:
         """The model that ``model.init`` names; a resumed run has kept its own copy, the teacher of its distillation."""
         if "init" not in self.config.model:
             return None
-        kept = checkpoint.parent.parent / START if checkpoint else None
-        return start_model(str(kept if kept and kept.is_dir() else self.config.model["init"]))
+        init = self.config.model["init"]
+        if checkpoint is None:
+            return start_model(init)
+        kept = checkpoint.parent.parent / START
+        if not kept.is_dir():
+            self.say(f"warning: {kept} is missing, so the starting model is read anew from {init}")
+            return start_model(init)
+        return start_model(str(kept))
 
     def restore(self, checkpoint: Path) -> None:
         """Put the optimizer and the random state of a checkpoint back, and say what changed since."""
@@ -311,6 +331,9 @@ class Trainer:
             raise ValueError(f"no sample of {self.samples.name} could be used: {reasons or 'it is empty'}")
         if last and skipped:
             self.say(f"skipped in this run: {reasons}")
+        if 0 < self.used == tally["short_is_whole"] and (last or self.used >= 32) and "short" not in self.warned:
+            self.warned.add("short")
+            self.say(f"warning: no text of {self.samples.name} so far has a shorter one: see data.short_text")
         return {
             "step": step,
             "epoch": step / math.ceil(len(self.samples) / self.config.train.batch_size),
@@ -359,7 +382,9 @@ class Trainer:
             return
         self.out.mkdir(parents=True, exist_ok=True)
         for line in changed_settings(self.out / "config.yaml", self.config):
-            self.say(f"setting changed since this run began: {line}")
+            kept = line.startswith("model.init:") and self.state.step > 0 and (self.out / START).is_dir()
+            unused = f" (not read: the run began as {self.out / START})" if kept else ""
+            self.say(f"setting changed since this run began: {line}{unused}")
         write_text(self.out / "config.yaml", to_yaml(self.config))
         if self.start is not None and (self.state.step == 0 or not (self.out / START).is_dir()):
             save_model(self.start, self.out / START)
