@@ -119,6 +119,7 @@ def test_no_negative_is_a_caption_of_its_image(captions, limit, seed) -> None:
             pool = [other[-1] for other in captions if other[-1] not in own]
             assert len(negatives) == min(limit, len(pool))
             assert not Counter(negatives) - Counter(pool)  # as often as there are images with it
+            assert chosen_seed is not None or negatives == pool[:limit]
 
 
 def test_draws_are_uniform_and_depend_on_seed_and_image() -> None:
