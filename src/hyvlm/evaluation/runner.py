@@ -169,8 +169,8 @@ def evaluate(
 
     Args:
         specs: What to evaluate; evaluations of the same images share one pass over them.
-        out: Folder for ``results.json`` and ``results.csv``; a result is there as soon as its task is done, and results
-            of other evaluations that are there already stay.
+        out: Folder for ``results.json`` and ``results.csv``; if a task fails, those of the tasks before it are
+            there, and results of other evaluations that are there already stay.
         cache: Where embeddings are kept; None keeps them for this call only.
         batch_size: Images, or texts, at a time.
         workers: Processes that read images; 0 reads in this one.
@@ -193,10 +193,12 @@ def evaluate(
         show_progress=show_progress,
     )
     results: dict[int, Result] = {}
-    for i in sorted(range(len(specs)), key=lambda i: not checked[i][0].parts):
-        results[i] = _run(specs[i].task, *checked[i], embedder)
-        if out is not None:
-            write_results([results[i]], out)  # at once: a later task may fail
+    try:
+        for i in sorted(range(len(specs)), key=lambda i: not checked[i][0].parts):
+            results[i] = _run(specs[i].task, *checked[i], embedder)
+    finally:  # what was measured before a task failed, or was interrupted, is kept
+        if out is not None and results:
+            write_results([results[i] for i in sorted(results)], out)
     return [results[i] for i in range(len(specs))]
 
 
