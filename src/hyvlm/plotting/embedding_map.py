@@ -99,7 +99,7 @@ def embedding_map(layouts: Mapping[str, Layout]) -> Figure:
         shown: dict[str, Artist] = {}
         for ax, (name, layout) in zip(figure.subplots(1, len(layouts), squeeze=False)[0], layouts.items(), strict=True):
             _frame(ax, layout)
-            ax.set_title(f"{name}\n", weight="bold")
+            ax.set_title(f"{name}\n", weight="bold", parse_math=False)
             ax.text(0, 1.015, layout.note, transform=ax.transAxes, fontsize=7.5, color=INK)
             _dots(ax, layout)
             handles, labels = ax.get_legend_handles_labels()

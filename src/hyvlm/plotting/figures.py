@@ -32,7 +32,6 @@ STYLE = {
     "font.family": "sans-serif",
     "font.size": 9,
     "text.color": INK,
-    "text.parse_math": False,  # names of models and data are no formulas
     "axes.labelcolor": INK,
     "axes.edgecolor": PALE,
     "axes.linewidth": 0.8,

@@ -70,7 +70,7 @@ def rank_bars(panels: Mapping[str, RankPanel]) -> Figure:
             ax.locator_params(axis="y", nbins=4)
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
             ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-            ax.set_title(title, weight="bold")
+            ax.set_title(title, weight="bold", parse_math=False)  # names are no formulas
             summary = f"perturbed: mean rank {ranks.mean():,.1f}, variance {ranks.var():,.1f}"
             ax.set_title(summary, loc="right", fontsize=8, color=INK)
             ax.grid(visible=False, axis="x")

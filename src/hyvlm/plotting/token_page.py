@@ -129,11 +129,11 @@ def token_figure(image: Image.Image, found: Mapping[str, Contributions]) -> Figu
             ax = _axes(figure, 0.25 + i * (PICTURE + GAP), 0.3, PICTURE, PICTURE)
             ax.imshow(np.asarray(picture.convert("RGB")))
             ax.set_anchor("NW")
-            ax.set_title(title)
+            ax.set_title(title, parse_math=False)
         for i, name in enumerate(names):
             ax = _axes(figure, 0.25 + i * (COLUMN + GAP), PICTURE + 1.15, COLUMN, tallest)
             ax.set(xlim=(0, COLUMN), ylim=(tallest, 0))
-            ax.set_title(name, weight="bold", pad=6)
+            ax.set_title(name, weight="bold", pad=6, parse_math=False)
             _write(ax, lines[name], top)
         bar = figure.add_axes((0.25 / width, 1 - (PICTURE + 0.58) / height, 1.6 / width, 0.1 / height))
         scale = ScalarMappable(Normalize(0, 100 * top), REDS.resampled(256))
