@@ -22,16 +22,30 @@ PARTS = {  # parts of each sample
     "batch of one, no part": (0,),
     "one sample, one part": (1,),
 }
+QUERIES = {  # queries of each sample; the first of a sample is its root
+    "ragged": (3, 1, 0, 2, 4),
+    "no part at all": (2, 2, 3, 2),
+    "one part": (0, 0, 0),
+    "batch of one": (3,),
+    "batch of one, no part": (0,),
+    "one sample, one part": (2,),
+    "roots alone": (1, 1, 1),
+}
+PARTS["roots alone"] = (1, 0, 2)
 CURVED_AND_FLAT = ("lorentz", "euclidean")
 VARIANTS = [
     *((name, m, {}) for name in OBJECTIVES for m in (("sphere",) if name == "clip" else CURVED_AND_FLAT)),
     ("uncha", "lorentz", {"formulation": "paper"}),
     ("hyfl", "lorentz", {"formulation": "paper", "learn_temperature": True}),
+    ("hyper3", "lorentz", {"formulation": "paper", "visual_order": "reversed"}),
 ]
 variants = pytest.mark.parametrize(("name", "manifold", "options"), VARIANTS, ids=lambda v: str(v) if v != {} else "")
 
 
-def complete(objective: Objective, points: dict[str, Tensor], owner: Tensor) -> Views:
+Owners = dict[str, Tensor]
+
+
+def complete(objective: Objective, points: dict[str, Tensor], owners: Owners) -> Views:
     """Views with what the objective needs beyond points: tokens between the origin and each point, a teacher."""
     tokens = {
         view: Tokens(
@@ -41,7 +55,7 @@ def complete(objective: Objective, points: dict[str, Tensor], owner: Tensor) -> 
         for view in objective.token_views
     }
     teacher = {view: points[view].detach().flip(-1) for view in objective.teacher_views}
-    return Views.single(**points, owner=owner, tokens=tokens, teacher=teacher)
+    return Views.single(**points, **owners, tokens=tokens, teacher=teacher)
 
 
 class Model(torch.nn.Module):
@@ -54,21 +68,30 @@ class Model(torch.nn.Module):
         self.manifold = MANIFOLDS[manifold]()
         self.objective = OBJECTIVES[name](**options)
 
-    def views(self, features: dict[str, Tensor], owner: Tensor) -> Views:
+    def views(self, features: dict[str, Tensor], owners: Owners) -> Views:
         encoders = {view: self.image if view.endswith("image") else self.text for view in features}
         points = {view: self.manifold.lift(x @ encoders[view]) for view, x in features.items()}
-        return complete(self.objective, points, owner)
+        return complete(self.objective, points, owners)
 
-    def forward(self, features: dict[str, Tensor], owner: Tensor) -> LossOutput:
-        return self.objective(self.manifold, self.views(features, owner))
+    def forward(self, features: dict[str, Tensor], owners: Owners) -> LossOutput:
+        return self.objective(self.manifold, self.views(features, owners))
 
 
-def batch(parts: tuple[int, ...], seed: int = 1) -> tuple[dict[str, Tensor], Tensor]:
+def batch(name: str, seed: int = 1) -> tuple[dict[str, Tensor], Owners]:
+    """Features of every view and who owns the parts and queries; a query's parent is the one before it."""
+    parts, queries = PARTS[name], QUERIES[name]
     generator = torch.Generator().manual_seed(seed)
-    sizes = {"image": len(parts), "text": len(parts), "part_image": sum(parts), "part_text": sum(parts)}
-    sizes["short_text"] = len(parts)
-    features = {view: torch.randn(n, DIM, generator=generator) for view, n in sizes.items()}
-    return features, torch.repeat_interleave(torch.arange(len(parts)), torch.tensor(parts))
+    rows = {"whole": len(parts), "part": sum(parts), "query": sum(queries)}
+    features = {view: torch.randn(rows[group], DIM, generator=generator) for view, group in GROUP_OF_VIEW.items()}
+    row = torch.arange(sum(queries))
+    first = torch.cat([torch.arange(n) == 0 for n in queries])
+    owners = {
+        "owner": torch.repeat_interleave(torch.arange(len(parts)), torch.tensor(parts)),
+        "query_owner": torch.repeat_interleave(torch.arange(len(parts)), torch.tensor(queries)),
+        "query_parent": torch.where(first, -1, row - 1),
+        "query_weight": torch.where(first, 0.0, 1 - 0.25 * (row % 3)),
+    }
+    return features, owners
 
 
 def learning(model: Model) -> dict[str, torch.nn.Parameter]:
@@ -89,16 +112,18 @@ def assert_learns(model: Model, output: LossOutput) -> None:
 @variants
 def test_every_parameter_gets_a_finite_gradient(name: str, manifold: str, options: dict[str, Any], parts: str) -> None:
     model = Model(name, manifold, options)
-    output = model(*batch(PARTS[parts]))
+    output = model(*batch(parts))
     assert_learns(model, output)
     if sum(PARTS[parts]) == 0:
         assert all(value == 0 for term, value in output.terms.items() if "part" in term)
+    if not any(n > 1 for n in QUERIES[parts]):
+        assert all(value == 0 for term, value in output.terms.items() if "query" in term)
 
 
 @variants
 def test_a_ragged_batch_moves_every_parameter(name: str, manifold: str, options: dict[str, Any]) -> None:
     model = Model(name, manifold, options)
-    model(*batch(PARTS["ragged"])).total.backward()
+    model(*batch("ragged")).total.backward()
     for key, parameter in learning(model).items():
         assert parameter.grad.abs().max() > 0, f"{key} does not learn"
 
@@ -118,17 +143,17 @@ HARD = {
 @variants
 def test_hard_features(name: str, manifold: str, options: dict[str, Any], parts: str, hard: str) -> None:
     model = Model(name, manifold, options)
-    features, owner = batch(PARTS[parts])
-    assert_learns(model, model({view: HARD[hard](x) for view, x in features.items()}, owner))
+    features, owners = batch(parts)
+    assert_learns(model, model({view: HARD[hard](x) for view, x in features.items()}, owners))
 
 
 @variants
 def test_points_of_norm_1e4(name: str, manifold: str, options: dict[str, Any]) -> None:
     model = Model(name, manifold, options)
-    features, owner = batch(PARTS["ragged"])
+    features, owners = batch("ragged")
     scale = 1.0 if manifold == "sphere" else 1e4
     points = {v: (scale * torch.nn.functional.normalize(x, dim=-1)).requires_grad_() for v, x in features.items()}
-    output = model.objective(model.manifold, complete(model.objective, points, owner))
+    output = model.objective(model.manifold, complete(model.objective, points, owners))
     assert output.total.isfinite()
     output.total.backward()
     assert all(points[view].grad.isfinite().all() for view in model.objective.views)
@@ -137,7 +162,8 @@ def test_points_of_norm_1e4(name: str, manifold: str, options: dict[str, Any]) -
 @variants
 def test_autocast_does_not_lower_the_precision(name: str, manifold: str, options: dict[str, Any]) -> None:
     model = Model(name, manifold, options)
-    views = model.views(*batch(PARTS["ragged"]))
+    features, owners = batch("ragged")
+    views = model.views(features, owners)
     expected = model.objective(model.manifold, views)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         output = model.objective(model.manifold, views)
@@ -145,7 +171,7 @@ def test_autocast_does_not_lower_the_precision(name: str, manifold: str, options
     assert torch.equal(output.total, expected.total)
     for key, value in expected.terms.items():
         assert torch.equal(output.terms[key], value)
-    low = complete(model.objective, {v: x.bfloat16() for v, x in views.points.items()}, views.owner["part"])
+    low = complete(model.objective, {v: x.bfloat16() for v, x in views.points.items()}, owners)
     assert model.objective(model.manifold, low).total.dtype == torch.float32
 
 
@@ -158,31 +184,40 @@ class DotProduct(Euclidean):
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_autocast_is_off_inside_the_objective(name: str) -> None:
-    features, owner = batch(PARTS["ragged"])
+    features, owners = batch("ragged")
     objective = OBJECTIVES[name]()
-    views = complete(objective, features, owner)
+    views = complete(objective, features, owners)
     expected = objective(DotProduct(), views).total
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(objective(DotProduct(), views).total, expected)
 
 
 @variants
-def test_the_order_of_samples_and_parts_does_not_matter(name: str, manifold: str, options: dict[str, Any]) -> None:
+def test_the_order_of_rows_does_not_matter(name: str, manifold: str, options: dict[str, Any]) -> None:
     model = Model(name, manifold, options).double()
-    features, owner = batch(PARTS["ragged"])
+    features, owners = batch("ragged")
     features = {view: x.double() for view, x in features.items()}
     whole, part = torch.tensor([3, 0, 4, 1, 2]), torch.tensor([5, 2, 0, 4, 1, 3])
-    shuffled = {view: x[part if GROUP_OF_VIEW[view] == "part" else whole] for view, x in features.items()}
-    place = whole.argsort()  # where each sample went
-    actual, expected = model(shuffled, place[owner][part]).total, model(features, owner).total
+    query = torch.tensor([7, 3, 9, 1, 0, 5, 2, 8, 6, 4])
+    order = {"whole": whole, "part": part, "query": query}
+    shuffled = {view: x[order[GROUP_OF_VIEW[view]]] for view, x in features.items()}
+    place, query_place = whole.argsort(), query.argsort()  # where each went
+    parent = owners["query_parent"][query]
+    moved = {
+        "owner": place[owners["owner"]][part],
+        "query_owner": place[owners["query_owner"]][query],
+        "query_parent": torch.where(parent < 0, -1, query_place[parent]),
+        "query_weight": owners["query_weight"][query],
+    }
+    actual, expected = model(shuffled, moved).total, model(features, owners).total
     torch.testing.assert_close(actual, expected, rtol=1e-12, atol=0)
 
 
 @variants
 def test_stats_and_terms(name: str, manifold: str, options: dict[str, Any]) -> None:
     model = Model(name, manifold, options)
-    output = model(*batch(PARTS["ragged"]))
-    views = model.views(*batch(PARTS["ragged"]))
+    output = model(*batch("ragged"))
+    views = model.views(*batch("ragged"))
     weighted = sum(term.weight * output.terms[term.name] for term in model.objective.terms)
     torch.testing.assert_close(output.total.detach(), weighted)
     temperatures = {key.removeprefix("temperature/"): v for key, v in output.stats.items() if "temperature" in key}
@@ -208,7 +243,7 @@ def test_stats_and_terms(name: str, manifold: str, options: dict[str, Any]) -> N
 
 
 def test_a_view_without_points_has_no_mean_radius() -> None:
-    output = Model("hycoclip", "lorentz", {})(*batch(PARTS["no part at all"]))
+    output = Model("hycoclip", "lorentz", {})(*batch("no part at all"))
     assert "radius/image" in output.stats
     assert not any("part" in key for key in output.stats)
 
@@ -219,10 +254,10 @@ def test_scales_are_bounded_only_by_constrain(name: str) -> None:
     with torch.no_grad():
         for parameter in objective.log_scale.values():
             parameter.fill_(6.0)
-    features, owner = batch(PARTS["ragged"])
+    features, owners = batch("ragged")
     points = {view: torch.nn.functional.normalize(x, dim=-1) for view, x in features.items()}
     manifold = MANIFOLDS["sphere" if name == "clip" else "lorentz"]()
-    objective(manifold, complete(objective, points, owner))
+    objective(manifold, complete(objective, points, owners))
     assert all(parameter.item() == 6.0 for parameter in objective.log_scale.values())
     objective.constrain_()
     assert all(parameter.item() == pytest.approx(4.6052) for parameter in objective.log_scale.values())

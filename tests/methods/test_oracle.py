@@ -6,6 +6,7 @@ repeats a whole once per part where the released UNCHA does, and lets autograd g
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from hyvlm.types import Views
 
 DIM = 5
 PARTS = (2, 0, 1, 3, 1)  # per sample
+QUERIES = (3, 2, 0, 4, 1)  # per sample
+PARENTS = (-1, 0, 1, -1, 3, -1, 5, 5, 6, -1)
+WEIGHTS = (1.0, 1.0, 0.5, 0.0, 0.75, 0.0, 0.5, 0.0, 0.75, 0.0)  # a root does not count, whatever its weight
 RANKS = ((0, 1, 2), (3, 4))  # the samples of two processes
 CONE = 2 * 0.1 / math.sqrt(0.1)  # radius of the ball without cones, flat
 
@@ -79,6 +83,10 @@ class World:
 
     def __post_init__(self) -> None:
         self.owner = [sample for sample, n in enumerate(PARTS) for _ in range(n)]
+        self.query_owner = [sample for sample, n in enumerate(QUERIES) for _ in range(n)]
+
+    def counting(self, samples: tuple[int, ...]) -> list[int]:
+        return [q for q, o in enumerate(self.query_owner) if o in samples and PARENTS[q] >= 0 and WEIGHTS[q] > 0]
 
     def own(self, view: str, samples: tuple[int, ...]) -> list[int]:
         return [j for j, o in enumerate(self.owner) if o in samples] if "part" in view else list(samples)
@@ -218,7 +226,91 @@ def calibrated(
     return w.over_ranks(one_process)
 
 
-ORACLES = {"clip": clip, "meru": meru, "hycoclip": hycoclip, "uncha": uncha}
+def hyper3(
+    w: World,
+    image_text_weight: float = 1.0,
+    visual_weight: float = 1.0,
+    text_weight: float = 1.0,
+    visual_order: str = "released",
+    query_reduction: str = "",
+    uncertainty: str = "norm",
+    formulation: str = "released",
+) -> Tensor:
+    paper = formulation == "paper"
+    weights = (image_text_weight, visual_weight, text_weight)
+    mean_over_queries = (query_reduction or ("sum" if paper else "mean")) == "mean"
+    queries = w.over_ranks(
+        lambda samples: query_loss(
+            w, samples, weights, visual_order == "reversed", mean_over_queries, uncertainty, paper
+        )
+    )
+    if paper:
+        return uncha(w, formulation="paper", uncertainty=uncertainty) + 0.2 * queries
+
+    everything = World(
+        w.points, w.geometry, w.scales, (tuple(range(len(PARTS))),)
+    )  # parts: means over the global batch
+    con = contrast(w, "image", "text", "global") + contrast(w, "text", "image", "global")
+    for a, b in (("part_image", "part_text"), ("part_text", "part_image")):
+        con = con + contrast(everything, a, b, "local")
+    for a, b in (("part_image", "text"), ("part_text", "image")):
+        con = con + contrast(everything, a, b, "global_local", repeated=True, temper=uncertainty)
+    ent = entailment(w, "text", "image", 0.7) + entailment(w, "part_text", "part_image", 0.7)
+    for a, b in (("part_image", "image"), ("part_text", "text")):
+        ent = (
+            ent
+            + entailment(w, a, b, 1.2)
+            + w.over_ranks(lambda samples, a=a, b=b: halved(w, a, b, uncertainty, samples))
+        )
+    return con / 2 + 0.2 * (ent + queries)
+
+
+def halved(w: World, part: str, whole: str, measure: str, samples: tuple[int, ...]) -> Tensor:
+    rows = []
+    for i in w.own(part, samples):
+        u = uncertainty(w, w.points[part][i], measure)
+        rows.append(10 * (0.5 * residual(w, *pair(w, part, whole, i), 1.2, 0.0).detach() * torch.exp(-u) + 0.5 * u))
+    return mean(rows)
+
+
+def query_loss(
+    w: World,
+    samples: tuple[int, ...],
+    weights: tuple[float, float, float],
+    reverse: bool,
+    mean_over_queries: bool,
+    measure: str,
+    paper: bool,
+) -> Tensor:
+    alpha, half = (0.1, 1.0) if paper else (0.0, 0.5)
+    counting = w.counting(samples)
+    value = torch.zeros(())
+    for q in counting:
+        image, text = w.points["query_image"][q], w.points["query_text"][q]
+        whole, parent = w.points["image"][w.query_owner[q]], w.points["query_text"][PARENTS[q]]
+        value = value + weights[0] * WEIGHTS[q] * residual(w, text, image, 0.7, alpha)
+        visual = (whole, image) if reverse else (image, whole)
+        for weight, (general, specific) in ((weights[1], visual), (weights[2], (text, parent))):
+            e = residual(w, general, specific, 1.2, alpha)
+            u = uncertainty(w, general, measure)
+            value = value + weight * WEIGHTS[q] * (e + 10 * half * (e.detach() * torch.exp(-u) + u))
+    if mean_over_queries:
+        value = value / max(len(counting), 1)
+    if paper:  # UNCHA's entropy belongs to the calibration
+        visual_points = w.points["image"][list(samples)] if reverse else w.points["query_image"][counting]
+        for weight, points in ((weights[1], visual_points), (weights[2], w.points["query_text"][counting])):
+            exps = [uncertainty(w, x, measure).exp() for x in points]
+            for e in exps:
+                value = value - weight * 10 * e / sum(exps) * torch.log(e / sum(exps))
+    return value
+
+
+ORACLES = {"clip": clip, "meru": meru, "hycoclip": hycoclip, "uncha": uncha, "hyper3": hyper3}
+HYPER3_SWITCHES: list[dict[str, Any]] = [
+    {},
+    {"image_text_weight": 0.0, "text_weight": 0.5},
+    {"visual_order": "reversed", "uncertainty": "radius"},
+]
 UNCHA_SWITCHES: list[dict[str, Any]] = [
     {},
     {"uncertainty_temperature": False},
@@ -238,11 +330,44 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("hycoclip", {"entail_weight": 0.3, "eta_inter": 1.1, "eta_intra": 0.6}),
     *(("uncha", switch) for switch in UNCHA_SWITCHES),
     *(("uncha", switch | {"formulation": "paper"}) for switch in UNCHA_SWITCHES),
+    *(("hyper3", switch) for switch in HYPER3_SWITCHES),
+    *(("hyper3", switch | {"formulation": "paper"}) for switch in HYPER3_SWITCHES),
+    ("hyper3", {"formulation": "paper", "query_reduction": "mean"}),
 ]
 
 
 def label(value: object) -> str | None:
     return ",".join(f"{k}={v}" for k, v in value.items()) or "default" if isinstance(value, dict) else None
+
+
+def sizes() -> dict[str, int]:
+    wholes = {"image": len(PARTS), "text": len(PARTS)}
+    return (
+        wholes
+        | {"part_image": sum(PARTS), "part_text": sum(PARTS)}
+        | dict.fromkeys(("query_image", "query_text"), sum(QUERIES))
+    )
+
+
+def views_of(points: dict[str, Tensor]) -> Views:
+    samples = torch.arange(len(PARTS))
+    return Views.single(
+        **points,
+        owner=samples.repeat_interleave(torch.tensor(PARTS)),
+        query_owner=samples.repeat_interleave(torch.tensor(QUERIES)),
+        query_parent=torch.tensor(PARENTS),
+        query_weight=torch.tensor(WEIGHTS),
+    )
+
+
+def shares_of(views: Views, first: int) -> list[Views]:
+    """The views as two processes see them; the first of them has ``first`` samples."""
+    ends = {"whole": first, "part": sum(PARTS[:first]), "query": sum(QUERIES[:first])}
+    halves = (
+        {group: slice(0, end) for group, end in ends.items()},
+        {group: slice(end, len(views.owner[group])) for group, end in ends.items()},
+    )
+    return [dataclasses.replace(views, local=local, world_size=2) for local in halves]
 
 
 def leaf(value: Tensor) -> Tensor:
@@ -269,8 +394,7 @@ def _float64() -> Any:
 )
 def test_value_and_gradients(method: str, options: dict[str, Any], geometry: str, reduction: str) -> None:
     generator = torch.Generator().manual_seed(3)
-    sizes = {"image": len(PARTS), "text": len(PARTS), "part_image": sum(PARTS), "part_text": sum(PARTS)}
-    points = {view: torch.randn(n, DIM, generator=generator) for view, n in sizes.items()}
+    points = {view: torch.randn(n, DIM, generator=generator) for view, n in sizes().items()}
     for x in points.values():  # outside the ball without cones, where the oracle's asin is smooth
         x *= (0.8 + 0.9 * torch.rand(len(x), 1, generator=generator)) / x.norm(dim=-1, keepdim=True)
     objective = OBJECTIVES[method](**options, reduction=reduction)
@@ -283,14 +407,7 @@ def test_value_and_gradients(method: str, options: dict[str, Any], geometry: str
 
     # the library: as one process, or as two that share the batch
     mine = {view: leaf(x) for view, x in points.items()}
-    views = Views.single(**mine, owner=torch.repeat_interleave(torch.arange(len(PARTS)), torch.tensor(PARTS)))
-    first = len(RANKS[0])
-    cut = sum(PARTS[:first])
-    halves = [(slice(0, first), slice(0, cut)), (slice(first, len(PARTS)), slice(cut, sum(PARTS)))]
-    total = sum(
-        objective(manifold, Views(views.points, views.owner, {"whole": whole, "part": part}, world_size=2)).total
-        for whole, part in halves
-    )
+    total = sum(objective(manifold, share).total for share in shares_of(views_of(mine), len(RANKS[0])))
     total.backward()
 
     log_c = leaf(torch.tensor(math.log(0.8)))
@@ -321,15 +438,10 @@ def test_value_and_gradients(method: str, options: dict[str, Any], geometry: str
 def test_one_process_equals_two_shares(method: str, options: dict[str, Any], geometry: str) -> None:
     """One process computes both directions from one matrix; the shares above did not."""
     generator = torch.Generator().manual_seed(5)
-    owner = torch.repeat_interleave(torch.arange(len(PARTS)), torch.tensor(PARTS))
-    sizes = (len(PARTS), len(PARTS), len(owner), len(owner))
-    views = Views.single(*(torch.randn(n, DIM, generator=generator) for n in sizes), owner=owner)
+    views = views_of({view: torch.randn(n, DIM, generator=generator) for view, n in sizes().items()})
     objective, manifold = OBJECTIVES[method](**options), MANIFOLDS[geometry]()
     alone = objective(manifold, views)
-    shares = [
-        objective(manifold, Views(views.points, views.owner, {"whole": whole, "part": part}, world_size=2))
-        for whole, part in ((slice(0, 5), slice(0, 4)), (slice(5, 5), slice(4, 7)))
-    ]
+    shares = [objective(manifold, share) for share in shares_of(views, len(PARTS) - 1)]
     torch.testing.assert_close(alone.total, shares[0].total + shares[1].total, rtol=1e-12, atol=1e-12)
     for name, value in alone.terms.items():
         torch.testing.assert_close(value, shares[0].terms[name] + shares[1].terms[name], rtol=1e-12, atol=1e-12)

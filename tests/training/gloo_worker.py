@@ -18,9 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hyvlm.geometry import MANIFOLDS
 from hyvlm.methods import OBJECTIVES
 from hyvlm.training.distributed import gather_views, sum_over_ranks, world_size
-from hyvlm.types import LossOutput, Tokens, Views
-
-INPUTS = ("image", "text", "part_image", "part_text")
+from hyvlm.types import GROUP_OF_VIEW, LossOutput, Tokens, Views
 
 
 class TinyModel(nn.Module):
@@ -30,6 +28,9 @@ class TinyModel(nn.Module):
         super().__init__()
         self.manifold = MANIFOLDS[job["manifold"]]()
         self.objective = OBJECTIVES[job["objective"]](**job["options"])
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.objective.prepare(len(job["encoders"][0]), len(job["encoders"][1]))
         image, text = job["encoders"]
         self.image_encoder = nn.Parameter(image.clone())
         self.text_encoder = nn.Parameter(text.clone())
@@ -38,15 +39,19 @@ class TinyModel(nn.Module):
                 self.get_parameter(name).copy_(value)
         self.to(job["dtype"])
 
-    def forward(self, inputs: dict[str, Tensor], owner: Tensor) -> LossOutput:
+    def forward(self, inputs: dict[str, Tensor], owners: dict[str, Tensor]) -> LossOutput:
         points = {
             name: self.manifold.lift(x @ (self.image_encoder if "image" in name else self.text_encoder))
             for name, x in inputs.items()
             if name in self.objective.views
         }
+        if "query_image" in self.objective.views:
+            patches = inputs["image"].unsqueeze(1) * torch.tensor([[1.0], [-0.4], [0.7]]).to(inputs["image"])
+            pooled = self.objective.query_pooling(inputs["query_text"], patches, owners["query_owner"])
+            points["query_image"] = self.manifold.lift(pooled @ self.image_encoder)
         tokens = {view: tokens_of(points[view]) for view in self.objective.token_views}
         teacher = {view: inputs[view].detach() for view in self.objective.teacher_views}
-        self.seen = gather_views(Views.single(**points, owner=owner, tokens=tokens, teacher=teacher))
+        self.seen = gather_views(Views.single(**points, **owners, tokens=tokens, teacher=teacher))
         return self.objective(self.manifold, self.seen)
 
 
@@ -57,24 +62,32 @@ def tokens_of(points: Tensor) -> Tokens:
     return Tokens(values, torch.stack([torch.ones_like(last), torch.ones_like(last), last], 1))
 
 
-def share_of(job: dict[str, Any], ranks: list[int]) -> tuple[dict[str, Tensor], Tensor]:
-    """Features and owners of the given ranks' samples, as leaves; owners count from the first of them."""
+def share_of(job: dict[str, Any], ranks: list[int]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Features, as leaves, and owners of the given ranks' samples; owners and parents count from the first of them."""
     first = sum(job["wholes"][: ranks[0]])
     last = first + sum(job["wholes"][rank] for rank in ranks)
-    mine = (job["owner"] >= first) & (job["owner"] < last)
+    of = {"part": job["owner"], "query": job.get("query_owner", torch.empty(0, dtype=torch.long))}
+    mine = {group: (owner >= first) & (owner < last) for group, owner in of.items()}
+    mine["whole"] = torch.arange(sum(job["wholes"])) < last
+    mine["whole"][:first] = False
     inputs = {
-        name: (x[mine] if name.startswith("part") else x[first:last]).to(job["dtype"]).clone().requires_grad_()
+        name: x[mine[GROUP_OF_VIEW[name]]].to(job["dtype"]).clone().requires_grad_()
         for name, x in job["inputs"].items()
     }
-    return inputs, job["owner"][mine] - first
+    owners = {"owner": of["part"][mine["part"]] - first, "query_owner": of["query"][mine["query"]] - first}
+    if "query_parent" in job:
+        parent = job["query_parent"][mine["query"]]
+        owners["query_parent"] = torch.where(parent < 0, -1, parent - int((of["query"] < first).sum()))
+        owners["query_weight"] = job["query_weight"][mine["query"]]
+    return inputs, owners
 
 
 def run(job: dict[str, Any], ranks: list[int], *, distributed: bool) -> dict[str, Any]:
     """Loss and gradients of one job; ``distributed`` wraps the model and multiplies the total as a trainer does."""
     model = TinyModel(job)
-    inputs, owner = share_of(job, ranks)
+    inputs, owners = share_of(job, ranks)
     wrapped = DistributedDataParallel(model) if distributed else model
-    output: LossOutput = wrapped(inputs, owner)
+    output: LossOutput = wrapped(inputs, owners)
     (output.total * world_size()).backward()
     used = {name: x.grad / world_size() for name, x in inputs.items() if name in model.objective.views}
     return {
@@ -85,6 +98,8 @@ def run(job: dict[str, Any], ranks: list[int], *, distributed: bool) -> dict[str
         "inputs": used,
         "points": {name: points.detach() for name, points in model.seen.points.items()},
         "owner": model.seen.owner,
+        "query_parent": model.seen.query_parent,
+        "query_weight": model.seen.query_weight,
         "local": model.seen.local,
     }
 

@@ -21,30 +21,34 @@ from hyvlm.types import Views
 
 WORKER = Path(__file__).with_name("gloo_worker.py")
 GOLDEN = Path(__file__).parents[1] / "golden"
-DIM = 6
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-6}
+DIM = 8
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-6}
 
-# samples on each of two processes, and how many parts each sample has
+# samples on each of two processes, and how many parts and how many queries each sample has
 SPLITS = {
-    "5+3": ((5, 3), (0, 3, 1, 2, 0, 1, 0, 2)),
-    "no parts on one": ((4, 4), (2, 0, 3, 1, 0, 0, 0, 0)),
-    "no samples on one": ((6, 0), (1, 2, 0, 0, 4, 1)),
-    "no parts at all": ((2, 3), (0, 0, 0, 0, 0)),
+    "5+3": ((5, 3), (0, 3, 1, 2, 0, 1, 0, 2), (3, 1, 0, 2, 4, 2, 0, 5)),
+    "no parts on one": ((4, 4), (2, 0, 3, 1, 0, 0, 0, 0), (3, 2, 0, 4, 0, 0, 0, 0)),
+    "no samples on one": ((6, 0), (1, 2, 0, 0, 4, 1), (2, 0, 3, 1, 2, 2)),
+    "no parts at all": ((2, 3), (0, 0, 0, 0, 0), (0, 0, 0, 0, 0)),
 }
 VARIANTS = {
     **{name: (name, "sphere" if name == "clip" else "lorentz", {}) for name in OBJECTIVES},
     "uncha as in the paper": ("uncha", "lorentz", {"formulation": "paper", "uncertainty": "radius"}),
     "hycoclip, flat": ("hycoclip", "euclidean", {}),
     "uncha, flat": ("uncha", "euclidean", {}),
+    "hyper3 as in the paper": ("hyper3", "lorentz", {"formulation": "paper", "visual_order": "reversed"}),
+    "hyper3, shuffled, mean": ("hyper3", "lorentz", {"text_parents": "shuffled", "pooling": "mean"}),
 }
 
 
 def batch_job(variant: str, split: str, dtype: torch.dtype) -> dict[str, Any]:
     objective, manifold, options = VARIANTS[variant]
-    wholes, parts = SPLITS[split]
+    wholes, parts, queries = SPLITS[split]
     generator = torch.Generator().manual_seed(len(variant) + 10 * len(split))
     rows = dict.fromkeys(("image", "text", "short_text"), sum(wholes))
-    rows |= {"part_image": sum(parts), "part_text": sum(parts)}
+    rows |= {"part_image": sum(parts), "part_text": sum(parts), "query_text": sum(queries)}
+    query = torch.arange(sum(queries))
+    root = torch.cat([torch.arange(n) == 0 for n in queries])
     return {
         "objective": objective,
         "manifold": manifold,
@@ -52,6 +56,9 @@ def batch_job(variant: str, split: str, dtype: torch.dtype) -> dict[str, Any]:
         "dtype": dtype,
         "wholes": wholes,
         "owner": torch.repeat_interleave(torch.arange(len(parts)), torch.tensor(parts)),
+        "query_owner": torch.repeat_interleave(torch.arange(len(parts)), torch.tensor(queries)),
+        "query_parent": torch.where(root, -1, query - 1),
+        "query_weight": 1 - 0.25 * (query % 3),
         "inputs": {k: torch.randn(n, DIM, generator=generator, dtype=torch.float64) for k, n in rows.items()},
         "encoders": [torch.randn(DIM, DIM, generator=generator, dtype=torch.float64) / 10 for _ in range(2)],
         "parameters": {},
@@ -174,13 +181,16 @@ def test_two_processes_equal_one(
 def test_gathered_views_are_those_of_the_global_batch(
     split: str, worker: ModuleType, two_processes: dict[Any, list[dict[str, Any]]]
 ) -> None:
-    key = ("uncha", split, torch.float64)
+    key = ("hyper3", split, torch.float64)
     alone = worker.run(JOBS[key], [0, 1], distributed=False)
-    wholes, parts = SPLITS[split]
-    first = {"whole": wholes[0], "part": sum(parts[: wholes[0]]), "query": 0}
+    wholes, parts, queries = SPLITS[split]
+    first = {"whole": wholes[0], "part": sum(parts[: wholes[0]]), "query": sum(queries[: wholes[0]])}
     for number, result in enumerate(two_processes[key]):
         for view, points in alone["points"].items():
             assert_near(result["points"][view], points, 1e-12, view)
+        for what in ("query_parent", "query_weight"):
+            assert torch.equal(result[what], alone[what])
+            assert torch.equal(result[what], JOBS[key][what])
         for group, owner in alone["owner"].items():
             assert torch.equal(result["owner"][group], owner)
             cut = first[group]

@@ -44,18 +44,22 @@ def uncertainty(points: Tensor, manifold: nn.Module, measure: str = "norm") -> T
     return F.softplus(-manifold.radius(points))
 
 
-def calibration_rows(residual: Tensor, uncertainty: Tensor, *, eps: float = 0.0) -> Tensor:
+def calibration_rows(
+    residual: Tensor, uncertainty: Tensor, *, eps: float = 0.0, through_residual: bool = False
+) -> Tensor:
     """``stop(residual) / (exp(u) + eps) + u``: uncertainty grows where entailment fails and is paid for where it holds.
 
     Args:
-        residual: ``(N,)``, the entailment loss of each pair; no gradient flows into it.
+        residual: ``(N,)``, the entailment loss of each pair; no gradient flows into it unless ``through_residual``.
         uncertainty: ``(N,)``, ``u`` of the general point of each pair.
         eps: 1e-6 in the released code, 0 in the paper.
     Returns:
         Shape ``(N,)``.
     Source: UNCHA, Eq. 15, without the entropy.
     """
-    return residual.detach() / (uncertainty.exp() + eps) + uncertainty
+    if not through_residual:
+        residual = residual.detach()
+    return residual / (uncertainty.exp() + eps) + uncertainty
 
 
 def entropy_rows(rows: Tensor, everything: Tensor, *, eps: float = 0.0) -> Tensor:

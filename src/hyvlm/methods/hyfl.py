@@ -19,8 +19,9 @@ from hyvlm.losses import (
     token_midpoint,
     token_weights,
 )
+from hyvlm.methods.aligned import AlignedViews
 from hyvlm.methods.method import OBJECTIVES, Objective, Scale
-from hyvlm.methods.relations import AlignedViews, contrast
+from hyvlm.methods.relations import contrast
 from hyvlm.registry import unknown
 
 #: "lineage": means over rows with the positive in the denominator, as MERU and its successors train. "paper": Eq. 13 as

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from hyvlm.geometry import Manifold
 from hyvlm.losses import HasCones, HasRadius
-from hyvlm.methods.relations import REDUCTIONS, AlignedViews, Term, check_manifold
+from hyvlm.methods.aligned import REDUCTIONS, AlignedViews
+from hyvlm.methods.relations import Term, check_manifold
 from hyvlm.registry import Registry, unknown
 from hyvlm.types import GROUP_OF_VIEW, LossOutput, Views
 
@@ -49,6 +50,8 @@ class Objective(nn.Module):
         token_views: Views whose single tokens a relation needs.
         teacher_views: Views that a frozen teacher must embed; none if no relation needs a teacher.
         log_scale: Logarithms of the inverse temperatures.
+        query_pooling: What makes ``query_image`` of the patches of an image and the features of a query; None if no
+            relation needs it, or before :meth:`prepare`.
     Raises:
         ValueError: Unknown reduction or scale, no term, a negative weight, or two terms of one name.
     """
@@ -76,7 +79,14 @@ class Objective(nn.Module):
                 for name, s in self.scales.items()
             }
         )
+        self.query_pooling: nn.Module | None = None
         self.constrain_()
+
+    def prepare(self, image_width: int, text_width: int) -> None:
+        """Build what only training needs, for towers of these widths; call before the optimizer is made. Here nothing.
+
+        Such modules belong to the objective and not to the model, so they are no part of what is exported.
+        """
 
     def _named_by(self, attribute: str) -> tuple[str, ...]:
         named = {view for term in self.terms for view in getattr(term, attribute, ())}

@@ -1,92 +1,22 @@
 """Relations between views: what a method declares, and how each becomes one number of the global batch.
 
 A relation is written as in the papers: ``"image -> text"`` (an image finds its text among all texts) and
-``"text ⊒ image"`` (the image lies in the cone of its text).
+``"text ⊒ image"`` (the image lies in the cone of its text). ``"parent query_text"`` is the query above each query.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from hyvlm.geometry import Manifold
 from hyvlm.losses import MEASURES, HasCones, calibration_rows, contrast_rows, entropy_rows, uncertainty
+from hyvlm.methods.aligned import AlignedViews, OverRows, finer_group, view_of
 from hyvlm.registry import unknown
-from hyvlm.types import GROUP_OF_VIEW, Views
-
-#: What means and entropies run over: the global batch, or each process's rows, averaged over processes (as released).
-REDUCTIONS = ("global", "per_rank")
-
-
-class AlignedViews:
-    """What the relations of one forward pass share: rows matched by owner, row weights, similarity matrices, scales.
-
-    Args:
-        manifold: Where the points live.
-        views: Points of the global batch; the rows of this process are the ones that its loss covers.
-        scales: Name to inverse temperature, a scalar.
-        reduction: One of :data:`REDUCTIONS`.
-    """
-
-    def __init__(self, manifold: Manifold, views: Views, scales: dict[str, Tensor], reduction: str) -> None:
-        self.manifold = manifold
-        self.views = views
-        self.scales = scales
-        self.reduction = reduction
-        self._similarity: dict[tuple[str, str], Tensor] = {}
-        self._computed: dict[Hashable, Tensor] = {}
-
-    def once(self, key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
-        """``compute()``, done once for all that ask for ``key`` in this forward pass."""
-        if key not in self._computed:
-            self._computed[key] = compute()
-        return self._computed[key]
-
-    def similarity(self, anchor: str, candidate: str) -> Tensor:
-        """This process's rows of ``anchor`` against all points of ``candidate``, ``(n, M)``.
-
-        One process covers both directions of a pair of views with one matrix.
-        """
-        if self.views.world_size == 1 and (candidate, anchor) in self._similarity:
-            return self._similarity[candidate, anchor].T
-        matrix = self.manifold.similarity(self.views.rows(anchor), self.views.points[candidate])
-        self._similarity[anchor, candidate] = matrix
-        return matrix
-
-    def rows_to(self, view: str, group: str) -> Tensor:
-        """For each of this process's rows of ``group``, the index of its own point of ``view``, ``(n,)``."""
-        local = self.views.local[group]
-        if GROUP_OF_VIEW[view] == group:
-            return torch.arange(local.start, local.stop, device=self.views.owner[group].device)
-        return self.views.owner[group][local]
-
-    def pairs(self, general: str, specific: str) -> tuple[Tensor, Tensor, str]:
-        """Matched points of two views, ``(n, D)`` each, and their group: a part meets the whole that owns it."""
-        group = finer_group(general, specific)
-        matched = [
-            self.views.rows(view)
-            if GROUP_OF_VIEW[view] == group
-            else self.views.points[view].index_select(0, self.rows_to(view, group))
-            for view in (general, specific)
-        ]
-        return matched[0], matched[1], group
-
-    def entailment(self, loss: nn.Module, general: str, specific: str) -> Tensor:
-        """``loss`` of every matched pair, ``(n,)``; computed once for the terms that share it."""
-        return self.once((loss, general, specific), lambda: loss(self.manifold, *self.pairs(general, specific)[:2]))
-
-    def share(self, rows: Tensor, group: str, *, over_rows: Literal["mean", "sum"] = "mean") -> Tensor:
-        """This process's share of the mean (or sum) of ``rows``; all shares add up to it. 0 without rows."""
-        total = rows.sum()
-        if self.reduction == "per_rank":
-            total = total / self.views.world_size
-        if over_rows == "mean":
-            total = total / max(len(rows) if self.reduction == "per_rank" else len(self.views.owner[group]), 1)
-        return total
+from hyvlm.types import GROUP_OF_VIEW
 
 
 class Term(Protocol):
@@ -121,8 +51,9 @@ class Contrast:
     scale: str
     owner_repeated: bool
     exclude_positive: bool
-    over_rows: Literal["mean", "sum"]
+    over_rows: OverRows
     tempered_by: str | None
+    reduction: str | None
 
     @property
     def name(self) -> str:
@@ -145,7 +76,7 @@ class Contrast:
             log_count = torch.bincount(owners, minlength=logits.shape[1]).to(logits.dtype).log()
         target = batch.rows_to(self.candidate, group)
         rows = contrast_rows(logits, target, log_count=log_count, exclude_positive=self.exclude_positive)
-        return batch.share(rows, group, over_rows=self.over_rows)
+        return batch.share(rows, group, over_rows=self.over_rows, reduction=self.reduction)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +87,7 @@ class Entailment:
     specific: str
     loss: nn.Module
     weight: float
+    over_rows: OverRows
 
     @property
     def name(self) -> str:
@@ -163,11 +95,11 @@ class Entailment:
 
     @property
     def views(self) -> tuple[str, ...]:
-        return self.general, self.specific
+        return view_of(self.general), view_of(self.specific)
 
     def share(self, batch: AlignedViews) -> Tensor:
         rows = batch.entailment(self.loss, self.general, self.specific)
-        return batch.share(rows, finer_group(self.general, self.specific))
+        return batch.share(rows, finer_group(self.general, self.specific), over_rows=self.over_rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +112,8 @@ class Calibration:
     weight: float
     measure: str
     eps: float
+    through_residual: bool
+    over_rows: OverRows
 
     @property
     def name(self) -> str:
@@ -187,13 +121,14 @@ class Calibration:
 
     @property
     def views(self) -> tuple[str, ...]:
-        return self.general, self.specific
+        return view_of(self.general), view_of(self.specific)
 
     def share(self, batch: AlignedViews) -> Tensor:
         general, _, group = batch.pairs(self.general, self.specific)
-        residual = batch.entailment(self.loss, self.general, self.specific).detach()
-        rows = calibration_rows(residual, uncertainty(general, batch.manifold, self.measure), eps=self.eps)
-        return batch.share(rows, group)
+        residual = batch.entailment(self.loss, self.general, self.specific)
+        u = uncertainty(general, batch.manifold, self.measure)
+        rows = calibration_rows(residual, u, eps=self.eps, through_residual=self.through_residual)
+        return batch.share(rows, group, over_rows=self.over_rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,12 +149,15 @@ class Entropy:
         return (self.view,)
 
     def share(self, batch: AlignedViews) -> Tensor:
+        per_rank = batch.reduction == "per_rank"
         group = GROUP_OF_VIEW[self.view]
         local = batch.views.local[group]
-        points = batch.views.rows(self.view) if batch.reduction == "per_rank" else batch.views.points[self.view]
-        u = uncertainty(points, batch.manifold, self.measure)
-        rows = entropy_rows(u if batch.reduction == "per_rank" else u[local], u, eps=self.eps)
-        return batch.share(rows, group, over_rows="sum")
+        u = uncertainty(batch.views.points[self.view], batch.manifold, self.measure)
+        mine, weights = u[local], batch.weights(group)
+        if weights is not None:
+            mine, u = mine[weights[local] > 0], u[weights > 0]
+        total = entropy_rows(mine, mine if per_rank else u, eps=self.eps).sum()
+        return total / batch.views.world_size if per_rank else total
 
 
 def contrast(
@@ -228,8 +166,9 @@ def contrast(
     scale: str = "global",
     owner_repeated: bool = False,
     exclude_positive: bool = False,
-    over_rows: Literal["mean", "sum"] = "mean",
+    over_rows: OverRows = "mean",
     tempered_by: str | None = None,
+    reduction: str | None = None,
 ) -> list[Contrast]:
     """Contrast relations ``"anchor -> candidate"``; the target is the row's owner, or its own row within one group.
 
@@ -243,13 +182,14 @@ def contrast(
         over_rows: Mean over the rows, or their sum.
         tempered_by: None, or the uncertainty measure ``u`` of the anchor that raises its row's temperature by
             ``exp(u / 2)``; no gradient flows through ``u``.
+        reduction: None, or one of :data:`REDUCTIONS` for these relations alone.
     Raises:
         ValueError: Unknown view, a candidate of which a row has several, or an option that fits no such relation.
     """
     check_measure(tempered_by)
     terms = []
     for relation in relations:
-        anchor, candidate = split(relation, "->")
+        anchor, candidate = split(relation, "->", parents=False)
         if finer_group(anchor, candidate) != GROUP_OF_VIEW[anchor]:
             raise ValueError(
                 f"contrast {relation!r}: an {anchor} owns any number of {candidate}, so it has no one target"
@@ -266,46 +206,69 @@ def contrast(
                 exclude_positive=exclude_positive,
                 over_rows=over_rows,
                 tempered_by=tempered_by,
+                reduction=reduction,
             )
         )
     return terms
 
 
-def entail(loss: nn.Module, *relations: str, weight: float = 1.0) -> list[Entailment]:
-    """Entailment relations ``"general ⊒ specific"``, mean over the pairs; a part pairs with the whole that owns it.
+def entail(loss: nn.Module, *relations: str, weight: float = 1.0, over_rows: OverRows = "mean") -> list[Entailment]:
+    """Entailment relations ``"general ⊒ specific"``; a part or query pairs with the whole that owns it.
 
     Args:
         loss: Called as ``loss(manifold, general, specific)``, gives one value per pair.
         relations: One or more of them; each gets ``weight``.
         weight: Of each relation in the total.
+        over_rows: Mean over the pairs, or their sum.
     Raises:
-        ValueError: Unknown view.
+        ValueError: Unknown view, or views that share no rows.
     """
-    pairs = [split(relation, "⊒") for relation in relations]
-    return [Entailment(general=general, specific=specific, loss=loss, weight=weight) for general, specific in pairs]
+    return [
+        Entailment(general=general, specific=specific, loss=loss, weight=weight, over_rows=over_rows)
+        for general, specific in (split(relation, "⊒") for relation in relations)
+    ]
 
 
 def calibrate(
-    loss: nn.Module, *relations: str, weight: float = 1.0, measure: str = "norm", eps: float = 0.0
+    loss: nn.Module,
+    *relations: str,
+    weight: float = 1.0,
+    measure: str = "norm",
+    eps: float = 0.0,
+    through_residual: bool = False,
+    over_rows: OverRows = "mean",
 ) -> list[Calibration]:
-    """Uncertainty calibration of the general view of each relation, mean over the pairs (UNCHA, Eq. 15).
+    """Uncertainty calibration of the general view of each relation (UNCHA, Eq. 15).
 
     Args:
-        loss: As in :func:`entail`; its value enters without gradient.
+        loss: As in :func:`entail`.
         relations: ``"general ⊒ specific"``, one or more; each gets ``weight``.
         weight: Of each relation in the total.
         measure: What the uncertainty is a function of, "norm" or "radius".
         eps: Added to the denominator.
+        through_residual: Let the gradient through the value of ``loss``, too.
+        over_rows: Mean over the pairs, or their sum.
     Raises:
-        ValueError: Unknown view or measure.
+        ValueError: Unknown view or measure, or views that share no rows.
     """
     check_measure(measure)
-    pairs = [split(relation, "⊒") for relation in relations]
-    return [Calibration(general=g, specific=s, loss=loss, weight=weight, measure=measure, eps=eps) for g, s in pairs]
+    return [
+        Calibration(
+            general=general,
+            specific=specific,
+            loss=loss,
+            weight=weight,
+            measure=measure,
+            eps=eps,
+            through_residual=through_residual,
+            over_rows=over_rows,
+        )
+        for general, specific in (split(relation, "⊒") for relation in relations)
+    ]
 
 
 def entropy_of(*views: str, weight: float = 1.0, measure: str = "norm", eps: float = 0.0) -> list[Entropy]:
-    """Entropy of the softmax over the uncertainties of all points of each view (UNCHA, Eq. 16).
+    """Entropy of the softmax over the uncertainties of all points of each view that count (UNCHA, Eq. 16).
 
     Args:
         views: One or more; each gets ``weight``.
@@ -338,13 +301,21 @@ def check_manifold(manifold: Manifold, term: Term) -> None:
             )
 
 
-def split(relation: str, arrow: str) -> tuple[str, str]:
-    """The two views of ``"a -> b"`` or ``"a ⊒ b"``; ValueError if it is not of that form or a view is unknown."""
+def split(relation: str, arrow: str, *, parents: bool = True) -> tuple[str, str]:
+    """The two sides of ``"a -> b"`` or ``"a ⊒ b"``, views or (if ``parents``) parents of a query view.
+
+    Raises:
+        ValueError: If it is not of that form, a view is unknown, or the views share no rows.
+    """
     sides = [side.strip() for side in relation.split(arrow)]
     if len(sides) != 2:
         raise ValueError(f"a relation is written 'view {arrow} view', got {relation!r}")
-    for view in sides:
+    for side in sides:
+        view = view_of(side) if parents else side
         check_view(view)
+        if view != side and GROUP_OF_VIEW[view] != "query":
+            raise ValueError(f"only queries have parents, got {relation!r}")
+    finer_group(*sides)
     return sides[0], sides[1]
 
 
@@ -352,12 +323,6 @@ def check_view(view: str) -> None:
     """Raise ValueError if there is no such view."""
     if view not in GROUP_OF_VIEW:
         raise ValueError(unknown("view", view, list(GROUP_OF_VIEW)))
-
-
-def finer_group(first: str, second: str) -> str:
-    """The group that pairs of two views live in: parts if either is a part."""
-    groups = {GROUP_OF_VIEW[first], GROUP_OF_VIEW[second]}
-    return "part" if "part" in groups else "whole"
 
 
 def check_measure(measure: str | None) -> None:

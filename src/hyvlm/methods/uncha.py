@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 from hyvlm.losses import LeakyConeHinge
+from hyvlm.methods.aligned import OverRows
 from hyvlm.methods.method import OBJECTIVES, Objective, Scale
-from hyvlm.methods.relations import calibrate, check_measure, contrast, entail, entropy_of
+from hyvlm.methods.relations import Contrast, calibrate, check_measure, contrast, entail, entropy_of
 from hyvlm.registry import unknown
 
 
@@ -27,7 +27,7 @@ class Formulation:
 
     half: float
     exclude_positive: bool
-    over_rows: Literal["mean", "sum"]
+    over_rows: OverRows
     local_temperature: float
     calibration_eps: float
     entropy_eps: float
@@ -99,18 +99,8 @@ def uncha(
     inter, intra = LeakyConeHinge(eta=eta_inter, alpha=alpha), LeakyConeHinge(eta=eta_intra, alpha=alpha)
     within = ("part_image ⊒ image", "part_text ⊒ text")
     calibrated = entail_weight * calibration_weight
-
-    pair = partial(contrast, weight=form.half, exclude_positive=form.exclude_positive, over_rows=form.over_rows)
     return Objective(
-        pair("image -> text", "text -> image", scale="global"),
-        pair("part_image -> part_text", "part_text -> part_image", scale="local"),
-        pair(
-            "part_image -> text",
-            "part_text -> image",
-            scale="global_local",
-            owner_repeated=True,
-            tempered_by=uncertainty if uncertainty_temperature else None,
-        ),
+        contrast_groups(form, tempered_by=uncertainty if uncertainty_temperature else None),
         entail(inter, "text ⊒ image", "part_text ⊒ part_image", weight=entail_weight * form.half),
         entail(intra, *within, weight=entail_weight * form.half * intra_weight),
         calibrate(intra, *within, weight=calibrated * form.half, measure=uncertainty, eps=form.calibration_eps)
@@ -119,10 +109,34 @@ def uncha(
         entropy_of("part_image", "part_text", weight=calibrated, measure=uncertainty, eps=form.entropy_eps)
         if calibration and entropy
         else [],
-        scales={
-            "global": Scale(init_temperature=temperature),
-            "local": Scale(init_temperature=form.local_temperature if local_temperature is None else local_temperature),
-            "global_local": Scale(init_temperature=global_local_temperature),
-        },
+        scales=initial_scales(form, temperature, local_temperature, global_local_temperature),
         reduction=reduction,
     )
+
+
+def contrast_groups(form: Formulation, *, tempered_by: str | None, reduction: str | None = None) -> list[Contrast]:
+    """Wholes with wholes, parts with parts, parts with wholes; ``reduction`` is that of the groups with parts."""
+    pair = partial(contrast, weight=form.half, exclude_positive=form.exclude_positive, over_rows=form.over_rows)
+    return [
+        *pair("image -> text", "text -> image", scale="global"),
+        *pair("part_image -> part_text", "part_text -> part_image", scale="local", reduction=reduction),
+        *pair(
+            "part_image -> text",
+            "part_text -> image",
+            scale="global_local",
+            owner_repeated=True,
+            tempered_by=tempered_by,
+            reduction=reduction,
+        ),
+    ]
+
+
+def initial_scales(
+    form: Formulation, temperature: float, local_temperature: float | None, global_local_temperature: float
+) -> dict[str, Scale]:
+    """One for each of the :func:`contrast_groups`."""
+    return {
+        "global": Scale(init_temperature=temperature),
+        "local": Scale(init_temperature=form.local_temperature if local_temperature is None else local_temperature),
+        "global_local": Scale(init_temperature=global_local_temperature),
+    }
