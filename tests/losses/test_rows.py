@@ -140,6 +140,9 @@ def test_calibration_pulls_uncertainty_to_the_log_of_the_residual() -> None:
     assert rows.tolist() == pytest.approx([1 + math.log(1.5), 1 + math.log(2.0)])
     assert u.grad.abs().max() < 1e-15
     assert residual.grad is None
+    calibration_rows(residual, u.detach(), through_residual=True).sum().backward()
+    torch.testing.assert_close(residual.grad, torch.exp(-u.detach()))
+    residual = residual.detach()
     assert calibration_rows(residual, u, eps=0.5)[1].item() == pytest.approx(2 / 2.5 + math.log(2))
 
 

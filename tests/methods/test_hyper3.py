@@ -191,6 +191,20 @@ def test_what_is_left_out_is_not_asked_for(golden: dict[str, Tensor]) -> None:
     assert {"query_image", "query_text"} <= asked["image_text_only"]
 
 
+@pytest.mark.parametrize("reduction", ["global", "per_rank"])
+def test_the_papers_base_is_uncha_as_printed(golden: dict[str, Tensor], reduction: str) -> None:
+    case = Case(golden, formulation="paper", reduction=reduction, **VARIANTS["no_query"])
+    output = case.output()
+    uncha = OBJECTIVES["uncha"](formulation="paper", reduction=reduction).double()
+    uncha.load_state_dict(case.objective.state_dict())
+    expected = uncha(case.manifold, case.views)
+    assert output.terms == expected.terms
+    assert torch.equal(output.total, expected.total)
+    assert [p.item() for p in OBJECTIVES["hyper3"](formulation="paper").log_scale.values()] == [
+        p.item() for p in OBJECTIVES["uncha"](formulation="paper").log_scale.values()
+    ]
+
+
 def test_float32(golden: dict[str, Tensor]) -> None:
     case = Case(golden, torch.float32)
     output = case.output()

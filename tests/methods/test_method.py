@@ -64,6 +64,10 @@ def test_hycoclip_scores_parts_against_each_whole_once() -> None:
         (lambda: contrast("part_image -> text", tempered_by="length"), "unknown uncertainty measure 'length'"),
         (lambda: entail(ConeHinge(), "text -> image"), "a relation is written 'view ⊒ view'"),
         (lambda: entail(ConeHinge(), "text ⊒ box"), "unknown view 'box'"),
+        (lambda: entail(ConeHinge(), "part_text ⊒ query_text"), "part_text and query_text are parts and queries"),
+        (lambda: entail(ConeHinge(), "text ⊒ parent text"), "only queries have parents, got 'text ⊒ parent text'"),
+        (lambda: contrast("query_text -> parent query_text"), "unknown view 'parent query_text'"),
+        (lambda: contrast("image -> query_text"), "an image owns any number of query_text"),
         (lambda: calibrate(ConeHinge(), "text ⊒ image", measure="angle"), "unknown uncertainty measure 'angle'"),
         (lambda: entropy_of("parts"), "unknown view 'parts'"),
         (lambda: entropy_of("part_text", measure="angle"), "unknown uncertainty measure 'angle'"),
@@ -117,6 +121,56 @@ def test_a_missing_view_is_named() -> None:
 def test_views_of_one_group_have_equally_many_points() -> None:
     with pytest.raises(ValueError, match="view 'part_text' has 3 points, its group 'part' 2 rows"):
         Views.single(points(2), points(2), points(2), points(3), torch.tensor([0, 1]))
+
+
+def test_queries_have_one_parent_and_one_weight_each() -> None:
+    queries = {"query_text": points(3), "query_owner": torch.tensor([0, 0, 1])}
+    views = Views.single(points(2), points(2), **queries)
+    assert views.query_parent.tolist() == [-1, -1, -1]
+    assert views.query_weight.tolist() == [1, 1, 1]
+    assert torch.equal(views.rows("query_text"), points(3))
+    with pytest.raises(ValueError, match=r"the group 'query' has 3 rows, its parents have shape \(2,\)"):
+        Views.single(points(2), points(2), **queries, query_parent=torch.tensor([-1, 0]))
+    with pytest.raises(ValueError, match=r"the group 'query' has 3 rows, its weights have shape \(3, 1\)"):
+        Views.single(points(2), points(2), **queries, query_weight=torch.ones(3, 1))
+    with pytest.raises(ValueError, match="view 'query_text' has 3 points, its group 'query' 0 rows"):
+        Views.single(points(2), points(2), query_text=points(3))
+
+
+def test_roots_and_queries_without_weight_do_not_count() -> None:
+    """Also in contrasts: they are candidates, but no rows."""
+    parent, weight = torch.tensor([-1, 0, 1, 0]), torch.tensor([1.0, 0.5, -1.0, 0.25])
+    views = Views.single(
+        points(2),
+        points(2),
+        query_image=points(4),
+        query_text=points(4) * 1.5,
+        query_owner=torch.tensor([0, 0, 0, 1]),
+        query_parent=parent,
+        query_weight=weight,
+    )
+    manifold = Lorentz()
+    hinge = ConeHinge()
+    objective = Objective(
+        entail(hinge, "query_text ⊒ parent query_text", "query_image ⊒ image"),
+        contrast("query_image -> query_text", "query_text -> image"),
+    )
+    terms = objective(manifold, views).terms
+    image, text = views.points["query_image"], views.points["query_text"]
+    upward = hinge(manifold, text[[1, 3]], text[[0, 0]])
+    whole = hinge(manifold, image[[1, 3]], views.points["image"][[0, 1]])
+    logits = manifold.similarity(image, text) / 0.07
+    found = logits.logsumexp(1) - logits.diagonal()
+    logits = manifold.similarity(text, views.points["image"]) / 0.07
+    placed = logits.logsumexp(1) - logits.gather(1, views.owner["query"].unsqueeze(1)).squeeze(1)
+    counting = torch.tensor([0.5, 0.25])
+    for name, rows in (
+        ("query_text ⊒ parent query_text", upward),
+        ("query_image ⊒ image", whole),
+        ("query_image -> query_text", found[[1, 3]]),
+        ("query_text -> image", placed[[1, 3]]),
+    ):
+        torch.testing.assert_close(terms[name], (counting * rows).sum() / 2)
 
 
 def test_cones_are_asked_of_a_manifold_that_has_them() -> None:
