@@ -24,6 +24,9 @@ CAPTION_CHOICES = ("random", "first", "last", "joined")
 #: Where a short text comes from: a sentence of the caption that the visit uses, or another caption.
 SHORT_TEXT_CHOICES = ("first_sentence", "random_sentence", "first_caption", "random_caption")
 
+#: Whose rules cut queries from a caption, see :mod:`hyvlm.data.queries`.
+QUERY_RULES = ("paper", "released")
+
 
 @dataclass
 class PartsConfig:
@@ -31,6 +34,14 @@ class PartsConfig:
 
     max: int = 5
     choice: str = "random"
+
+
+@dataclass
+class QueriesConfig:
+    """How queries are cut from a caption and its phrases: by the ``paper``'s or ``released`` rules, at most ``cap``."""
+
+    rules: str = "paper"
+    cap: int = 6
 
 
 @dataclass
@@ -45,6 +56,7 @@ class DataConfig:
     parts: PartsConfig = field(default_factory=PartsConfig)
     caption: str = "random"
     short_text: str = "first_sentence"
+    queries: QueriesConfig = field(default_factory=QueriesConfig)
     workers: int = 2
 
 
@@ -82,6 +94,9 @@ class EvalConfig:
     seeds: int | None = None
     negatives: str | None = None
     vqa: str | None = None
+    negatives_per_image: int | None = None
+    seed: int | None = None
+    cone: str | None = None
     resize: str | None = None
     image_size: int | None = None
     part_size: int | None = None
@@ -213,6 +228,7 @@ def check_values(config: Config) -> None:
         "train.keep_checkpoints": config.train.keep_checkpoints,
         "data.image_size": config.data.image_size,
         "data.part_size": config.data.part_size,
+        "data.queries.cap": config.data.queries.cap,
     }
     for key, value in positive.items():
         if not 0 < value < math.inf:
@@ -225,6 +241,7 @@ def check_values(config: Config) -> None:
         "data.parts.choice": (config.data.parts.choice, ["random", "first"]),
         "data.caption": (config.data.caption, list(CAPTION_CHOICES)),
         "data.short_text": (config.data.short_text, list(SHORT_TEXT_CHOICES)),
+        "data.queries.rules": (config.data.queries.rules, list(QUERY_RULES)),
     }
     for key, (choice, known) in choices.items():
         if choice not in known:

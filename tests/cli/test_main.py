@@ -52,6 +52,10 @@ CASES = {
     "unknown manifold": (["train", "uncha-tiny", "manifold.name=lorenz"], "lorentz"),
     "unknown preset": (["train", "uncha-tiny", "model.preset=tinny"], "tiny"),
     "unknown augmentation": (["train", "uncha-tiny", "data.augment.name=cropp"], "crop"),
+    "a start that is not there": (["train", "hyfl-tiny", "model.init=nowhere"], "nowhere"),
+    "picture of an unknown kind": (["plot", "tokenz", "{model}", "--data", "scenes"], "tokens"),
+    "picture of no model": (["plot", "tokens", "{files}/nowhere", "--data", "scenes"], "nowhere"),
+    "parts of an unknown set": (["data", "stats", "scenez"], "scenes"),
     "value of the wrong type": (["train", "uncha-tiny", "train.steps=many"], "train.steps"),
     "wrong value of a method": (["train", "uncha-tiny", "objective.eta_inter=-1"], "eta"),
     "cones without a manifold that has them": (["train", "meru-tiny", "manifold.name=sphere"], "cones"),
@@ -172,3 +176,26 @@ def test_train_then_evaluate(tmp_path, capsys):
     assert main(command) == 0  # from the cache
     again = json.loads((results / "results.json").read_text(encoding="utf-8"))["results"]
     assert [r["scores"] for r in again] == [r["scores"] for r in first]
+
+
+def test_plot_draws_a_picture(saved_model, tmp_path, capsys):
+    arguments = ["plot", "ranks", saved_model, "--data", "scenes-long", "--captions", "last", "--limit", "6"]
+    assert main([*arguments, "--out", str(tmp_path / "pictures")]) == 0
+    (picture,) = (tmp_path / "pictures").iterdir()
+    assert picture.name == "ranks-0.png"
+    assert str(picture) in capsys.readouterr().out
+
+
+def test_data_stats_counts_parts(tmp_path, capsys):
+    assert main(["data", "stats", "scenes", "--split", "val", "--out", str(tmp_path / "stats")]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["samples"] == 500
+    assert printed["caps"]["5"]["parts_retained"] == 1.0
+    assert {p.name for p in (tmp_path / "stats").iterdir()} == {"part-counts.json", "part-counts.png"}
+
+
+def test_a_dry_run_prints_the_cost(tmp_path, capsys):
+    overrides = ["data.train=scenes:16", "data.workers=0", "train.batch_size=4", "train.steps=2"]
+    assert main(["train", "clip-tiny", *overrides, "--dry-run", "--out", str(tmp_path / "run")]) == 0
+    assert json.loads(capsys.readouterr().out)["flops_total"] > 0
+    assert not (tmp_path / "run").exists()

@@ -218,3 +218,42 @@ def test_short_texts_are_read_only_if_a_relation_asks(tokenizer):
     item = item_of(with_parts([]), tokenizer, views=("image", "text"))
     assert item.short_text is None
     assert Collate(16, 8)([item]).short_text.shape == (0, 1)
+
+
+def test_queries_are_cut_from_the_caption_and_the_phrases_in_use(tokenizer):
+    sample = with_parts(["red", "lime"])
+    sample.texts = ["A red dog runs. It is near a green ball"]
+    views = ("image", "text", "part_image", "query_image", "query_text")
+    parts = {"max": 1, "choice": "first"}
+    first = item_of(sample, tokenizer, views=views, parts=parts)
+    assert [(q.text, q.parent) for q in first.queries] == [
+        ("A red dog runs. It is near a green ball", None),
+        ("A red dog runs.", 0),
+        ("It is near a green ball", 0),
+        ("red", 0),
+        ("A red dog runs It is", 1),
+        ("a green ball", 1),
+    ]
+    assert torch.equal(first.query_text, tokenizer([q.text for q in first.queries]))
+    assert item_of(sample, tokenizer, views=views, parts=parts, queries={"cap": 2}).query_text.shape[0] == 2
+    batch = Collate(16, 8)([first, first])
+    assert batch.query_owner.tolist() == [0] * 6 + [1] * 6
+    assert batch.query_parent.tolist() == [-1, 0, 0, 0, 1, 1, -1, 6, 6, 6, 7, 7]
+    assert batch.query_weight.tolist() == [0, 1, 1, 0.75, 0.5, 0.5] * 2
+    assert batch.part_text.shape[0] == 2
+
+
+def test_without_a_query_view_there_are_no_queries(tokenizer):
+    item = item_of(with_parts(["red"]), tokenizer)
+    assert item.query_text is None
+    batch = Collate(16, 8)([item])
+    assert batch.query_text.shape == (0, 1)
+    assert batch.query_owner.shape == batch.query_parent.shape == batch.query_weight.shape == (0,)
+
+
+def test_a_batch_whose_captions_give_no_query(tokenizer):
+    sample = with_parts([])
+    sample.texts = ["ox"]
+    item = item_of(sample, tokenizer, views=("image", "text", "query_text"))
+    assert item.queries == []
+    assert Collate(16, 8)([item]).query_text.shape == (0, 1)

@@ -9,6 +9,7 @@ import time
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import hyvlm
 from hyvlm.config import load_config
@@ -39,7 +40,7 @@ def losses(run):
     return [row["loss"] for row in rows(run) if "loss" in row]
 
 
-@pytest.mark.parametrize("recipe", ["clip-tiny", "meru-tiny", "hycoclip-tiny", "uncha-tiny"])
+@pytest.mark.parametrize("recipe", ["clip-tiny", "meru-tiny", "hycoclip-tiny", "uncha-tiny", "hyper3-tiny"])
 def test_a_run_leaves_everything_that_is_needed_to_use_it(recipe, tmp_path):
     run = train(config(recipe=recipe), tmp_path / "run")
     assert load_config(str(run / "config.yaml")) == config(recipe=recipe)
@@ -106,6 +107,22 @@ def test_resume_with_another_objective_keeps_weights_and_optimizer(tmp_path, cap
     assert "log_scale.local" in said
     assert "image_tower" not in said
     assert [row["step"] for row in rows(second)] == [5, 6]
+
+
+def test_query_pooling_learns_in_training_and_is_no_part_of_the_model(tmp_path):
+    run = train(config(recipe="hyper3-tiny"), tmp_path / "run")
+    saved = load_file(checkpoint_folders(run)[-1] / "objective.safetensors")
+    pooling = {key for key in saved if key.startswith("query_pooling.")}
+    assert pooling
+    model, _, _ = hyvlm.load(run)
+    assert not any("pooling" in key for key in model.state_dict())
+    resumed = train(config("train.steps=6", recipe="hyper3-tiny"), run, resume=run)
+    after = load_file(checkpoint_folders(resumed)[-1] / "objective.safetensors")
+    assert all(not torch.equal(saved[key], after[key]) for key in pooling)
+    without = ["objective.image_text_weight=0", "objective.visual_weight=0", "objective.text_weight=0"]
+    base = train(config(*without, recipe="hyper3-tiny"), tmp_path / "base")
+    assert not any("pooling" in key for key in load_file(checkpoint_folders(base)[-1] / "objective.safetensors"))
+    train(config("train.steps=6", recipe="hyper3-tiny"), tmp_path / "ablation", resume=base)
 
 
 def test_an_interrupt_leaves_a_checkpoint_of_a_whole_step(tmp_path):

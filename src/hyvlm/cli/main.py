@@ -30,7 +30,7 @@ app = typer.Typer(
 )
 #: That of whichever click typer uses, the installed one or its own copy.
 UsageError: Any = typer.BadParameter.__mro__[1]
-data_app = typer.Typer(help="Prepare training data.", no_args_is_help=True)
+data_app = typer.Typer(help="Prepare and describe training data.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, e.g. train.steps=100")]
@@ -105,11 +105,24 @@ def evaluate(
     task: Annotated[list[str], typer.Option("--task", help="classification, retrieval, hierarchy, ...; repeatable")],
     data: Annotated[str, typer.Option("--data", "--dataset", help="NAME or NAME:LOCATION, e.g. coco:/data/coco")],
     split: Annotated[str | None, typer.Option("--split", help="Split of the data set")] = None,
-    templates: Annotated[str | None, typer.Option("--templates", help="Prompt set, or a file of one a line")] = None,
+    templates: Annotated[
+        str | None,
+        typer.Option(
+            "--templates", help="Prompt set, or a file of one a line; prompt-audit takes several, with commas"
+        ),
+    ] = None,
     hierarchy: Annotated[Path | None, typer.Option("--hierarchy", help="File of 'child parent' lines")] = None,
     captions: Annotated[str | None, typer.Option("--captions", help="Retrieve by: all, first, last or joined")] = None,
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How often captions are perturbed")] = None,
-    negatives: Annotated[str | None, typer.Option("--negatives", help="Hard negatives: given or generate")] = None,
+    negatives: Annotated[
+        str | None,
+        typer.Option("--negatives", help="hard-negatives: given or generate; entailment: sampled, first_100 or given"),
+    ] = None,
+    negatives_per_image: Annotated[
+        int | None, typer.Option("--negatives-per-image", min=1, help="False captions of an image (entailment)")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Of the sampled negatives")] = None,
+    cone: Annotated[str | None, typer.Option("--cone", help="Entailment by the angle or by the cone's margin")] = None,
     vqa: Annotated[str | None, typer.Option("--vqa", help="BLIP VQA model: a folder or a hub name")] = None,
     resize: Annotated[str | None, typer.Option("--resize", help="squash to a square, or crop the centre")] = None,
     image_size: Annotated[int | None, typer.Option("--image-size", min=1, help="Side of images in pixels")] = None,
@@ -133,6 +146,9 @@ def evaluate(
         "captions": captions,
         "seeds": seeds,
         "negatives": negatives,
+        "negatives_per_image": negatives_per_image,
+        "seed": seed,
+        "cone": cone,
         "vqa": vqa,
         "resize": resize,
         "image_size": image_size,
@@ -223,6 +239,33 @@ def env() -> None:
     from hyvlm.cli.catalog import environment
 
     print(json.dumps(environment(), indent=2))
+
+
+@data_app.command("stats")
+def stats(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="NAME or NAME:LOCATION of data with parts")],
+    split: Annotated[str | None, typer.Option("--split", help="Split of the data set")] = None,
+    cap: Annotated[int | None, typer.Option("--cap", min=1, help="Cap that the figure marks")] = None,
+    out: Out = None,
+) -> None:
+    """Count the parts of every sample: their distribution, and what a cap on them keeps."""
+    from functools import partial
+
+    from hyvlm.data.stats import scan_parts
+    from hyvlm.evaluation.embed import progress
+    from hyvlm.files import check_folder
+
+    if out:
+        check_folder(out, "the folder for statistics")
+    found = scan_parts(data, split, show=partial(progress, what=f"parts of {data}", unit="sample"))
+    report = json.dumps(found.to_dict(), indent=2)
+    print(report)
+    if out:
+        from hyvlm.plotting.part_counts import part_counts_figure
+        from hyvlm.plotting.pictures import save
+
+        for path in save({"png": part_counts_figure(found, cap=cap), "json": report + "\n"}, out, "part-counts"):
+            print(f"written: {path}", file=sys.stderr)
 
 
 @data_app.command("prepare")

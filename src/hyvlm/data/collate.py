@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hyvlm.data.queries import Query
 from hyvlm.data.views import Item
 from hyvlm.types import BadSample, Batch
 
@@ -33,6 +34,8 @@ class Collate:
         bad = [item for item in items if isinstance(item, BadSample)]
         dropped = [part for item in good for part in item.dropped]
         short = [item.short_text for item in good if item.short_text is not None]
+        asked = [item.query_text for item in good if item.query_text is not None]
+        queries = torch.tensor([len(item.queries) for item in good], dtype=torch.long)
         sizes = torch.tensor([len(item.part_text) for item in good], dtype=torch.long)
         return Batch(
             image=torch.stack([i.image for i in good]) if good else _no_pixels(self.image_size),
@@ -42,6 +45,10 @@ class Collate:
             owner=torch.repeat_interleave(torch.arange(len(good)), sizes),
             keys=[item.key for item in good],
             short_text=trim(torch.stack(short)) if short else _no_tokens(),
+            query_text=trim(_join(asked, _no_tokens())),
+            query_owner=torch.repeat_interleave(torch.arange(len(good)), queries),
+            query_parent=_parents([item.queries for item in good]),
+            query_weight=torch.tensor([query.weight for item in good for query in item.queries]),
             skipped=Counter(b.reason for b in bad) + Counter(f"part: {b.reason}" for b in dropped),
             skipped_examples=[str(b) for b in [*bad, *dropped][:MAX_EXAMPLES]],
             truncated=sum(item.truncated for item in good),
@@ -64,6 +71,15 @@ def undivided(batch: Batch) -> int:
     width = max(batch.text.shape[1], batch.short_text.shape[1])
     text, short = (F.pad(rows, (0, width - rows.shape[1])) for rows in (batch.text, batch.short_text))
     return int((text == short).all(1).sum())
+
+
+def _parents(of_samples: Sequence[Sequence[Query]]) -> Tensor:
+    """The row of each query's parent among the queries of all samples, -1 for a root."""
+    rows: list[int] = []
+    for queries in of_samples:
+        start = len(rows)
+        rows += [-1 if query.parent is None else start + query.parent for query in queries]
+    return torch.tensor(rows, dtype=torch.long)
 
 
 def _no_pixels(size: int) -> Tensor:

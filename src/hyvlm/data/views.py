@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 
 from hyvlm.config import CAPTION_CHOICES, SHORT_TEXT_CHOICES
 from hyvlm.data.catalog import SampleSet
+from hyvlm.data.queries import Query, build_queries
 from hyvlm.data.sentences import split_sentences
 from hyvlm.data.transforms import train_transform
 from hyvlm.registry import unknown
@@ -33,6 +34,8 @@ class Item:
         part_image: ``(P, 3, h, w)`` uint8.
         part_text: ``(P, L)`` int64.
         short_text: ``(L,)`` int64, if short texts are wanted.
+        query_text: ``(Q, L)`` int64, if queries are wanted.
+        queries: The Q queries; parents are places in this list.
         dropped: Parts that could not be used.
         truncated: How many of the texts lost their end to the tokenizer's context.
     """
@@ -43,6 +46,8 @@ class Item:
     part_image: Tensor
     part_text: Tensor
     short_text: Tensor | None = None
+    query_text: Tensor | None = None
+    queries: list[Query] = field(default_factory=list)
     dropped: list[BadSample] = field(default_factory=list)
     truncated: int = 0
 
@@ -65,6 +70,8 @@ class TrainViews(Dataset[Item | BadSample]):
             is all of them, one after the other.
         short_text: Where the short text of "short_text" comes from: the "first_sentence" or a "random_sentence" of the
             caption that the visit uses, or the "first_caption" or a "random_caption" of the sample.
+        queries: ``rules`` and ``cap`` of the queries that are cut from that caption and the phrases of the parts in
+            use, see :func:`hyvlm.data.queries.build_queries`; only if a query view is among ``views``.
         seed: Seed of all of it.
         strict: Raise :class:`BadSample` instead of returning it.
     """
@@ -81,6 +88,7 @@ class TrainViews(Dataset[Item | BadSample]):
         parts: Mapping[str, Any] | None = None,
         caption: str = "random",
         short_text: str = "first_sentence",
+        queries: Mapping[str, Any] | None = None,
         seed: int = 0,
         strict: bool = False,
     ) -> None:
@@ -93,6 +101,7 @@ class TrainViews(Dataset[Item | BadSample]):
             self.max_parts = 0
         self.samples, self.tokenizer, self.caption, self.seed, self.strict = samples, tokenizer, caption, seed, strict
         self.short_text = short_text if "short_text" in views else None
+        self.queries = dict(queries or {}) if any(view.startswith("query_") for view in views) else None
         self.image_size, self.part_size = image_size, part_size or image_size
         self.transform = train_transform(augment, self.image_size)
         self.part_transform = train_transform(augment, self.part_size)
@@ -130,6 +139,8 @@ class TrainViews(Dataset[Item | BadSample]):
                 if self.strict:
                     raise
                 dropped.append(bad)
+        queries = [] if self.queries is None else build_queries(text, texts[1:], **self.queries)
+        texts += [query.text for query in queries]
         if self.short_text is not None:
             texts.append(self._short_text(text, sample.texts))
         before = getattr(self.tokenizer, "truncated", 0)
@@ -138,8 +149,9 @@ class TrainViews(Dataset[Item | BadSample]):
         empty = torch.empty(0, 3, self.part_size, self.part_size, dtype=torch.uint8)
         part_image = torch.stack(crops) if crops else empty
         short_text = None if self.short_text is None else tokens[-1]
-        part_text = tokens[1 : 1 + len(crops)]
-        return Item(sample.key, image, tokens[0], part_image, part_text, short_text, dropped, truncated)
+        part_text, query_text = tokens[1 : 1 + len(crops) + len(queries)].tensor_split([len(crops)])
+        asked = None if self.queries is None else query_text
+        return Item(sample.key, image, tokens[0], part_image, part_text, short_text, asked, queries, dropped, truncated)
 
     def _caption(self, captions: list[str]) -> str:
         drawn = _draw(len(captions))  # whatever the choice, so that the choice does not move what is drawn after it

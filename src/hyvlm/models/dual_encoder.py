@@ -86,6 +86,19 @@ class DualEncoder(nn.Module):
         """
         return cast(Tensor, self.image_projection(self.image_tower(self._normalised(pixels))))
 
+    def image_outputs(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """What the image tower gives before the projection; arguments as in :meth:`image_features`.
+
+        Returns:
+            The pooled output ``(B, W)``, and those of the patches ``(B, rows * columns, W)``, row by row.
+        """
+        return self.image_tower.tokens(self._normalised(pixels))
+
+    def text_outputs(self, tokens: Tensor) -> Tensor:
+        """What the text tower gives before the projection, ``(B, W)``; arguments as in :meth:`text_features`."""
+        self._check_tokens(tokens)
+        return cast(Tensor, self.text_tower(tokens))
+
     def _normalised(self, pixels: Tensor) -> Tensor:
         full = self._full_scale(pixels)
         return (pixels.to(self.pixel_mean.dtype) - full * self.pixel_mean) / (full * self.pixel_std)
@@ -120,8 +133,7 @@ class DualEncoder(nn.Module):
             ValueError: If L exceeds the context length, tokens are not a matrix of whole numbers, or one is not in the
                 vocabulary.
         """
-        self._check_tokens(tokens)
-        return cast(Tensor, self.text_projection(self.text_tower(tokens)))
+        return cast(Tensor, self.text_projection(self.text_outputs(tokens)))
 
     def _check_tokens(self, tokens: Tensor) -> None:
         """Raise what :meth:`text_features` says."""
@@ -168,7 +180,7 @@ class DualEncoder(nn.Module):
             Points ``(B, D)``, those of :meth:`encode_image`; points ``(B, T, D)`` of the T = rows * columns patches,
             row by row, without the class token, all of which count.
         """
-        pooled, patches = self.image_tower.tokens(self._normalised(pixels))
+        pooled, patches = self.image_outputs(pixels)
         features = self.image_projection(torch.cat([pooled.unsqueeze(1), patches], dim=1))
         points, tokens = self.lift_image(features).tensor_split([1], dim=1)
         return points.squeeze(1), Tokens(tokens, torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device))

@@ -43,22 +43,47 @@ class TrainStep(nn.Module):
 
     def forward(self, batch: Batch) -> LossOutput:
         """This process's share of the loss of the global batch; see :class:`LossOutput`."""
-        points: dict[str, Tensor] = {}
-        tokens: dict[str, Tokens] = {}
-        lift_bounded = torch.zeros((), dtype=torch.long, device=batch.image.device)
-        for view in self.objective.views:
-            is_image = view.endswith("image")
-            if view in self.objective.token_views:
-                encode = self.model.encode_image_tokens if is_image else self.model.encode_text_tokens
-                points[view], tokens[view] = encode(getattr(batch, view))
-            else:
-                points[view] = (self.model.encode_image if is_image else self.model.encode_text)(getattr(batch, view))
-            if isinstance(self.model.manifold, Lorentz | ProductLorentz):
-                lift_bounded += self.model.manifold.bounded
-        views = Views.single(**points, owner=batch.owner, tokens=tokens, teacher=self.taught(batch))
+        points, tokens, lift_bounded = self.encode(batch)
+        views = Views.single(
+            **points,
+            owner=batch.owner,
+            query_owner=batch.query_owner,
+            query_parent=batch.query_parent,
+            query_weight=batch.query_weight,
+            tokens=tokens,
+            teacher=self.taught(batch),
+        )
         output = self.objective(self.model.manifold, gather_views(views))
         output.lift_bounded = lift_bounded
         return output
+
+    def encode(self, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tokens], Tensor]:
+        """Points of every view, those of the tokens that are asked for, and how many vectors the lift bounded."""
+        model, objective = self.model, self.objective
+        pooling = objective.query_pooling if "query_image" in objective.views else None
+        points: dict[str, Tensor] = {}
+        tokens: dict[str, Tokens] = {}
+        bounded = torch.zeros((), dtype=torch.long, device=batch.image.device)
+        patches = query = torch.empty(0)
+        for view in objective.views:
+            is_image = view.endswith("image")
+            rows: Tensor = getattr(batch, view, batch.query_text)  # no pixels belong to query_image
+            if view == "query_image":  # what the query sees in its image, through the image's projection and scale
+                assert pooling is not None
+                query = model.text_outputs(batch.query_text)
+                points[view] = model.lift_image(model.image_projection(pooling(query, patches, batch.query_owner)))
+            elif view == "query_text" and pooling is not None:
+                points[view] = model.lift_text(model.text_projection(query))
+            elif view == "image" and pooling is not None:
+                pooled, patches = model.image_outputs(rows)
+                points[view] = model.lift_image(model.image_projection(pooled))
+            elif view in objective.token_views:
+                points[view], tokens[view] = (model.encode_image_tokens if is_image else model.encode_text_tokens)(rows)
+            else:
+                points[view] = (model.encode_image if is_image else model.encode_text)(rows)
+            if isinstance(model.manifold, Lorentz | ProductLorentz):
+                bounded += model.manifold.bounded
+        return points, tokens, bounded
 
     @torch.no_grad()
     def taught(self, batch: Batch) -> dict[str, Tensor]:

@@ -171,7 +171,9 @@ class Trainer:
         self.accelerator = Accelerator(mixed_precision=precision, cpu=on_cpu, kwargs_handlers=[patience])
         self.start = self.starting_model(checkpoint)
         model = new_model(config, self.start)
-        self.module = TrainStep(model, build_objective(config), self.start)
+        objective = build_objective(config)
+        objective.prepare(model.image_projection.in_features, model.text_projection.in_features)
+        self.module = TrainStep(model, objective, self.start)
         self.state = State(step=0, world_size=self.accelerator.num_processes, optimizer={}, rng=[])
         if checkpoint:
             self.state = load_checkpoint(checkpoint, model, self.module.objective)
@@ -197,6 +199,7 @@ class Trainer:
             parts=vars(data.parts),
             caption=data.caption,
             short_text=data.short_text,
+            queries=vars(data.queries),
             seed=config.train.seed,
         )
         self.specs = [EvalSpec(**vars(entry)) for entry in config.eval]
