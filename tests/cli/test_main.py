@@ -130,6 +130,15 @@ def test_our_own_slips_keep_their_traceback(monkeypatch):
         main(["env"])
 
 
+def test_an_interrupt_is_said(monkeypatch, capsys):
+    def interrupted(kind: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hyvlm.cli.catalog.list_entries", interrupted)
+    assert main(["list", "tasks"]) == 130
+    assert "hyvlm: interrupted" in capsys.readouterr().err
+
+
 def test_debug_shows_the_traceback(monkeypatch):
     monkeypatch.setenv("HYVLM_DEBUG", "")
     with pytest.raises(ValueError, match="uncha-tiny"):

@@ -20,6 +20,8 @@ from hyvlm.errors import MissingExtra
 # OpenMP threads that spin between two operations starve the loader processes on the same cores. Read when torch loads.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
+INTERRUPTED = 130
+
 app = typer.Typer(
     name="hyvlm",
     help="Train, evaluate and understand hyperbolic vision-language models.",
@@ -296,14 +298,15 @@ def main(arguments: list[str] | None = None) -> int:
         error.show()
         return 2
     except (KeyboardInterrupt, typer.Abort):
-        print("hyvlm: interrupted", file=sys.stderr)
-        return 130
+        result = INTERRUPTED
     except Exception as error:
         yours = isinstance(error, ValueError | FileNotFoundError | MissingExtra)
         if os.environ.get("HYVLM_DEBUG") or not (yours or isinstance(error, OSError | FloatingPointError)):
             raise
         print(f"hyvlm: {' '.join(str(error).split())}", file=sys.stderr)
         return 2 if yours else 1
+    if result == INTERRUPTED:  # some versions of typer return it
+        print("hyvlm: interrupted", file=sys.stderr)
     return result if isinstance(result, int) else 0
 
 
