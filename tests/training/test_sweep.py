@@ -77,3 +77,10 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path):
     run_once(config, tmp_path)
     with pytest.raises(ValueError, match="other settings"):
         run_once(load_config("meru-tiny", [*SMALL, "train.seed=5"]), tmp_path)
+
+
+@pytest.mark.parametrize(("values", "message"), [("objective.eta=1,-1", "eta"), ("manifold.c=1,-2", "curvature")])
+def test_a_wrong_value_of_one_point_is_known_before_any_trains(tmp_path, values, message):
+    with pytest.raises(ValueError, match=message):
+        sweep("meru-tiny", [*SMALL, values], tmp_path / "out", seeds=1)
+    assert not (tmp_path / "out").exists()

@@ -13,8 +13,9 @@ from scipy import stats
 
 from hyvlm.config import Config, load_config
 from hyvlm.files import check_folder, write_text
+from hyvlm.models import build_manifold
 from hyvlm.training.checkpoint import checkpoint_folders
-from hyvlm.training.trainer import train
+from hyvlm.training.trainer import build_objective, train
 
 
 def split_values(text: str) -> list[str]:
@@ -74,7 +75,7 @@ def sweep(recipe: str, overrides: list[str], out: Path, *, seeds: int) -> Table:
     Args:
         overrides: ``key=value`` or ``key=a,b,c``.
     Raises:
-        ValueError: The recipe lists no evaluation, so that runs could not be compared.
+        ValueError: The recipe lists no evaluation, so that runs could not be compared; a setting that no run can have.
     """
     configs = {
         (name, seed): load_config(recipe, [*point, f"train.seed={seed}"])
@@ -83,6 +84,9 @@ def sweep(recipe: str, overrides: list[str], out: Path, *, seeds: int) -> Table:
     }
     if not all(config.eval for config in configs.values()):
         raise ValueError(f"recipe {recipe} lists no evaluation under 'eval', so its runs cannot be compared")
+    for config in configs.values():  # a wrong value of the last point is known before the first one trains
+        build_objective(config)
+        build_manifold(config.manifold)
     check_folder(out, "the run folder")
     scores: dict[str, list[dict[str, float]]] = {}
     for (name, seed), config in configs.items():
