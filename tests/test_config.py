@@ -181,5 +181,7 @@ def test_a_setting_of_another_type_is_named(setting, words):
 
 
 def test_a_whole_number_is_a_number_and_null_is_what_may_be_left_out():
-    build(OBJECTIVES, {"name": "hyfl", "distill_weight": 1}, "objective")
-    build(OBJECTIVES, {"name": "uncha", "local_temperature": None}, "objective")
+    hyfl = build(OBJECTIVES, {"name": "hyfl", "distill_weight": 1}, "objective")
+    assert hyfl.teacher_views == ("image", "short_text")
+    uncha = build(OBJECTIVES, {"name": "uncha", "local_temperature": None}, "objective")
+    assert uncha.log_scale["local"].exp().item() == pytest.approx(1 / 0.05)

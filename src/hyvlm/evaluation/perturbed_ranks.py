@@ -19,14 +19,14 @@ from hyvlm.evaluation.embed import Embedder, evaluation_mode
 from hyvlm.evaluation.metrics import ScoreFunction, ranks_among
 from hyvlm.evaluation.perturbed_retrieval import (
     PAPER_SETTINGS,
-    check_seeds,
+    PerturbedTask,
     count_unchanged,
     draws,
     one_sentence_note,
     perturb_all,
 )
 from hyvlm.evaluation.retrieval import captioned_images
-from hyvlm.evaluation.task import TASKS, Outcome, Task, choice_of_captions, size_notes
+from hyvlm.evaluation.task import TASKS, Outcome, size_notes
 from hyvlm.losses.entailment import HasCones
 
 
@@ -128,23 +128,10 @@ def perturbed_ranks(
 
 @TASKS.register("perturbed-ranks")
 @dataclass(frozen=True, kw_only=True)
-class PerturbedRankStatistics(Task):
-    """Mean and variance of the ranks of perturbed captions among all captions, over the paper's five perturbations.
-
-    Attributes:
-        captions: Which captions of an image count, see :class:`hyvlm.evaluation.retrieval.Retrieval`.
-        seeds: How often each perturbation is repeated.
-    """
+class PerturbedRankStatistics(PerturbedTask):
+    """Mean and variance of the ranks of perturbed captions among all captions, over the paper's five perturbations."""
 
     version: ClassVar[int] = 1
-    content: ClassVar[str] = "pairs"
-
-    captions: str = "all"
-    seeds: int = 5
-
-    def __post_init__(self) -> None:
-        choice_of_captions(self.captions)
-        check_seeds(self.seeds)
 
     def run(self, embedder: Embedder, samples: SampleSet) -> Outcome:
         result = perturbed_ranks(

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from hyvlm.data.catalog import SampleSet
 from hyvlm.data.sentences import PERTURBATIONS, perturb
 from hyvlm.evaluation.embed import Embedder
-from hyvlm.evaluation.retrieval import CaptionedImages, captioned_images, rank_both_ways
-from hyvlm.evaluation.task import TASKS, Outcome, Task, choice_of_captions, size_notes
+from hyvlm.evaluation.retrieval import CaptionedImages, CaptionTask, rank_both_ways
+from hyvlm.evaluation.task import TASKS, Outcome, size_notes
 
 #: The perturbations over which the paper takes the mean drop, in the order of its Table 2.
 PAPER_SETTINGS = ("word_dropout_0.5", "first_removed", "shuffled", "random_2", "random_3")
@@ -51,12 +51,6 @@ def draws(perturbations: Iterable[str], seeds: int) -> list[tuple[str, int]]:
     return [(how, seed) for how in perturbations for seed in range(seeds)]
 
 
-def check_seeds(seeds: int) -> None:
-    """Raise ValueError unless ``seeds`` is positive."""
-    if seeds < 1:
-        raise ValueError(f"seeds is how often a perturbation is repeated, at least 1, got {seeds}")
-
-
 def one_sentence_note(captions: Sequence[str]) -> list[str]:
     """A remark on captions of one sentence, if there are any."""
     count = count_unchanged(captions, perturb_all(captions, "first_removed", 0))
@@ -66,30 +60,31 @@ def one_sentence_note(captions: Sequence[str]) -> list[str]:
     return [f"{count:,} of {len(captions):,} captions have one sentence: perturbed by sentences they stay{joined}"]
 
 
-@TASKS.register("perturbed-retrieval")
 @dataclass(frozen=True, kw_only=True)
-class PerturbedRetrieval(Task):
-    """Recall@1 on perturbed captions, the mean of both directions, and its drop from that on the original captions.
+class PerturbedTask(CaptionTask):
+    """A task on perturbed captions.
 
     Attributes:
-        captions: Which captions of an image count, see :class:`hyvlm.evaluation.retrieval.Retrieval`.
         seeds: How often each perturbation is repeated; scores are means over them.
     """
 
-    version: ClassVar[int] = 1
-    content: ClassVar[str] = "pairs"
-
-    captions: str = "all"
     seeds: int = 5
 
     def __post_init__(self) -> None:
-        choice_of_captions(self.captions)
-        check_seeds(self.seeds)
+        super().__post_init__()
+        if self.seeds < 1:
+            raise ValueError(f"seeds is how often a perturbation is repeated, at least 1, got {self.seeds}")
+
+
+@TASKS.register("perturbed-retrieval")
+@dataclass(frozen=True, kw_only=True)
+class PerturbedRetrieval(PerturbedTask):
+    """Recall@1 on perturbed captions, the mean of both directions, and its drop from that on the original captions."""
+
+    version: ClassVar[int] = 1
 
     def run(self, embedder: Embedder, samples: SampleSet) -> Outcome:
-        found = captioned_images(
-            embedder, samples, captions=self.captions, resize=self.resize, image_size=self.image_size
-        )
+        found = self.read(embedder, samples)
         images, ties = found.images, dict[str, int]()
         original = self._recalls(embedder, found, found.captions, "original", ties)
         scores = {f"{way}_recall@1": share for way, share in original.items()}

@@ -69,29 +69,40 @@ def rank_both_ways(model: DualEncoder, images: Tensor, texts: Tensor, owner: Ten
         }
 
 
-@TASKS.register("retrieval")
 @dataclass(frozen=True, kw_only=True)
-class Retrieval(Task):
-    """Recall@k of images by text (``t2i``) and of texts by image (``i2t``: any of the image's captions is a hit).
+class CaptionTask(Task):
+    """A task on images and captions.
 
     Attributes:
         captions: "all" of an image's captions, or only the "first" or the "last" (the built-in scenes list theirs from
             short to long, and only the last one tells a scene from the others), or all "joined" into one.
     """
 
-    version: ClassVar[int] = 1
     content: ClassVar[str] = "pairs"
 
-    ks: tuple[int, ...] = (1, 5, 10)
     captions: str = "all"
 
     def __post_init__(self) -> None:
         choice_of_captions(self.captions)
 
-    def run(self, embedder: Embedder, samples: SampleSet) -> Outcome:
-        found = captioned_images(
+    def read(self, embedder: Embedder, samples: SampleSet) -> CaptionedImages:
+        """The images and captions that count. Raises ValueError if there is none."""
+        return captioned_images(
             embedder, samples, captions=self.captions, resize=self.resize, image_size=self.image_size
         )
+
+
+@TASKS.register("retrieval")
+@dataclass(frozen=True, kw_only=True)
+class Retrieval(CaptionTask):
+    """Recall@k of images by text (``t2i``) and of texts by image (``i2t``: any of the image's captions is a hit)."""
+
+    version: ClassVar[int] = 1
+
+    ks: tuple[int, ...] = (1, 5, 10)
+
+    def run(self, embedder: Embedder, samples: SampleSet) -> Outcome:
+        found = self.read(embedder, samples)
         images = found.images
         ranks = rank_both_ways(embedder.model, images.points, embedder.texts(found.captions), found.owner)
         scores = percent({f"{way}_recall@{k}": r.recall_at(k) for way, r in ranks.items() for k in self.ks})

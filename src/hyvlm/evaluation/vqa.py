@@ -17,9 +17,9 @@ from hyvlm.data.sentences import PERTURBATIONS, split_sentences
 from hyvlm.errors import MissingExtra
 from hyvlm.evaluation.embed import Embedder, evaluation_mode, progress
 from hyvlm.evaluation.metrics import classify
-from hyvlm.evaluation.perturbed_retrieval import PAPER_SETTINGS, check_seeds, draws, one_sentence_note, perturb_all
-from hyvlm.evaluation.retrieval import CaptionedImages, captioned_images
-from hyvlm.evaluation.task import TASKS, Outcome, Task, choice_of_captions, size_notes
+from hyvlm.evaluation.perturbed_retrieval import PAPER_SETTINGS, PerturbedTask, draws, one_sentence_note, perturb_all
+from hyvlm.evaluation.retrieval import CaptionedImages
+from hyvlm.evaluation.task import TASKS, Outcome, size_notes
 from hyvlm.models import DualEncoder
 from hyvlm.registry import unknown
 from hyvlm.types import BadSample
@@ -142,7 +142,7 @@ class _Query:
 
 @TASKS.register("blip-vqa")
 @dataclass(frozen=True, kw_only=True)
-class BlipVQA(Task):
+class BlipVQA(PerturbedTask):
     """How far images agree with perturbed captions: the caption's own image, and the one that the model finds by it.
 
     Every perturbed caption gives up to five questions, ``"PHRASE?"`` (:func:`phrases`). The score of an image is the
@@ -152,27 +152,21 @@ class BlipVQA(Task):
 
     Attributes:
         vqa: Folder or hub name of BLIP's VQA model.
-        seeds: How often each caption is perturbed; scores are means over them.
         perturbations: Names in :data:`hyvlm.data.sentences.PERTURBATIONS`; the default is Table S6's.
         phrases: Most questions a caption.
-        captions: Which captions of an image count, see :class:`hyvlm.evaluation.retrieval.Retrieval`.
     """
 
     version: ClassVar[int] = 1
-    content: ClassVar[str] = "pairs"
 
     vqa: str | None = None
-    seeds: int = 5
     perturbations: tuple[str, ...] = PAPER_SETTINGS
     phrases: int = 5
-    captions: str = "all"
 
     def __post_init__(self) -> None:
-        choice_of_captions(self.captions)
+        super().__post_init__()
         for how in self.perturbations:
             if how not in PERTURBATIONS:
                 raise ValueError(unknown("perturbation", how, list(PERTURBATIONS)))
-        check_seeds(self.seeds)
         if self.phrases < 1:
             raise ValueError(f"phrases must be at least 1, got {self.phrases}")
 
@@ -182,9 +176,7 @@ class BlipVQA(Task):
 
     def run(self, embedder: Embedder, samples: SampleSet) -> Outcome:
         answerer = Answerer(str(self.vqa), embedder.device, embedder.batch_size)
-        found = captioned_images(
-            embedder, samples, captions=self.captions, resize=self.resize, image_size=self.image_size
-        )
+        found = self.read(embedder, samples)
         images = found.images
         queries, tied = self._queries(embedder, found)
         yes = _answers(answerer, queries, samples, len(images.points), show=embedder.show_progress)
