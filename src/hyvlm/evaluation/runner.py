@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from hyvlm.config import EvalConfig
 from hyvlm.data.catalog import SampleSet, open_data
 from hyvlm.evaluation import (  # noqa: F401  (they register)
     classification,
@@ -35,43 +36,9 @@ from hyvlm.files import check_folder
 from hyvlm.models import DualEncoder, Tokenizer
 
 
-@dataclass(frozen=True)
-class EvalSpec:
-    """One evaluation: a task on a data set. None leaves a setting at the task's or the data set's default.
-
-    Attributes:
-        task: Name in :data:`hyvlm.evaluation.task.TASKS`.
-        data: ``"NAME"`` or ``"NAME:LOCATION"``, or an open sample set of the content that the task needs.
-        split: Which split of ``data``.
-        templates: Prompt set by name, or a file of one template a line; for "prompt-audit" several with commas between.
-        hierarchy: File of ``child parent`` lines.
-        captions: Which captions of an image count: ``"all"``, ``"first"``, ``"last"`` or ``"joined"``.
-        seeds: How often captions are perturbed.
-        negatives: Where false captions come from: ``"given"`` or ``"generate"`` for "hard-negatives", ``"sampled"``,
-            ``"first_100"`` or ``"given"`` for "entailment".
-        negatives_per_image: How many false captions an image meets at the most.
-        seed: Of the draws of false captions.
-        cone: What entailment ranks by: ``"angle"`` or ``"margin"``.
-        vqa: Folder or hub name of BLIP's VQA model.
-        resize: ``"squash"`` or ``"crop"``; None is the model's own way, or the task's where the model has none.
-        image_size, part_size: Side in pixels of images and of part crops.
-    """
-
-    task: str
-    data: str | SampleSet
-    split: str | None = None
-    templates: str | None = None
-    hierarchy: str | None = None
-    captions: str | None = None
-    seeds: int | None = None
-    negatives: str | None = None
-    negatives_per_image: int | None = None
-    seed: int | None = None
-    cone: str | None = None
-    vqa: str | None = None
-    resize: str | None = None
-    image_size: int | None = None
-    part_size: int | None = None
+@dataclass
+class EvalSpec(EvalConfig):
+    """One evaluation, as a recipe lists it, that can be run."""
 
     def build(self, model: DualEncoder | None = None) -> Task:
         """The task with its settings.
