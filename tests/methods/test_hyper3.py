@@ -289,8 +289,8 @@ def test_shuffling_does_not_touch_the_global_generator_and_changes_the_loss(gold
         ({"query_reduction": "man"}, "unknown query_reduction 'man'. Did you mean 'mean'"),
         ({"formulation": "code"}, "unknown formulation 'code'"),
         ({"uncertainty": "angle"}, "unknown uncertainty measure 'angle'"),
-        ({"visual_weight": -1.0}, f"the weight of '{VISUAL}' must not be negative, got -0.2"),
-        ({"text_weight": math.nan}, f"the weight of '{TEXT}' must not be negative, got nan"),
+        ({"visual_weight": -1.0}, f"the weight of '{VISUAL}' must be finite and not negative, got -0.2"),
+        ({"text_weight": math.nan}, f"the weight of '{TEXT}' must be finite and not negative, got nan"),
         ({"alpha": -0.1}, "alpha weighs the exterior angle"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -74,14 +76,23 @@ def test_hycoclip_scores_parts_against_each_whole_once() -> None:
         (lambda: Objective(), "needs at least one relation"),
         (lambda: Objective(contrast("image -> text"), reduction="local"), "unknown reduction 'local'"),
         (lambda: Objective(contrast("image -> text", scale="lokal")), "scale of 'image -> text': unknown scale"),
-        (lambda: Objective(contrast("image -> text", weight=-1)), "weight of 'image -> text' must not be negative"),
+        (
+            lambda: Objective(contrast("image -> text", weight=-1)),
+            "weight of 'image -> text' must be finite and not negative",
+        ),
         (lambda: Objective(contrast("image -> text", "image -> text")), "names 'image -> text' twice"),
         (lambda: Scale(init_temperature=0), "temperature must be positive"),
         (lambda: OBJECTIVES["unca"], "unknown objective 'unca'. Did you mean 'uncha'"),
-        (lambda: OBJECTIVES["meru"](eta=0), "eta scales the cone's half-aperture and must be positive, got 0"),
-        (lambda: OBJECTIVES["meru"](entail_weight=-0.2), "weight of 'text ⊒ image' must not be negative"),
-        (lambda: OBJECTIVES["hycoclip"](eta_intra=-1.2), "must be positive, got -1.2"),
+        (
+            lambda: OBJECTIVES["meru"](eta=0),
+            "eta scales the cone's half-aperture and must be positive and finite, got 0",
+        ),
+        (lambda: OBJECTIVES["meru"](entail_weight=-0.2), "weight of 'text ⊒ image' must be finite and not negative"),
+        (lambda: OBJECTIVES["hycoclip"](eta_intra=-1.2), "must be positive and finite, got -1.2"),
         (lambda: OBJECTIVES["uncha"](alpha=-0.1), "alpha weighs the exterior angle"),
+        (lambda: OBJECTIVES["uncha"](alpha=math.inf), "must be finite and not negative, got inf"),
+        (lambda: OBJECTIVES["uncha"](eta_inter=math.inf), "must be positive and finite, got inf"),
+        (lambda: OBJECTIVES["uncha"](entail_weight=math.inf), "must be finite and not negative, got inf"),
         (lambda: OBJECTIVES["uncha"](formulation="papper"), "unknown formulation 'papper'. Did you mean 'paper'"),
         (lambda: OBJECTIVES["uncha"](uncertainty="norms"), "unknown uncertainty measure 'norms'. Did you mean 'norm'"),
         (lambda: OBJECTIVES["uncha"](reduction="rank"), "unknown reduction 'rank'. Did you mean 'per_rank'"),
@@ -176,6 +187,14 @@ def test_roots_and_queries_without_weight_do_not_count() -> None:
 def test_cones_are_asked_of_a_manifold_that_has_them() -> None:
     with pytest.raises(ValueError, match="'text ⊒ image' needs entailment cones, which Sphere does not have"):
         OBJECTIVES["meru"]()(MANIFOLDS["sphere"](), Views.single(points(2), points(2)))
+
+
+@pytest.mark.parametrize("name", ["uncha", "hyper3"])
+def test_a_radius_is_asked_of_a_manifold_that_has_one(name: str) -> None:
+    objective = OBJECTIVES[name](entail_weight=0.0, uncertainty="radius")
+    with pytest.raises(ValueError, match="'part_image -> text' needs a radius, which Sphere does not have"):
+        objective.check_manifold(MANIFOLDS["sphere"]())
+    objective.check_manifold(MANIFOLDS["euclidean"]())
 
 
 def test_an_unused_uncertainty_is_still_checked() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
@@ -25,14 +26,14 @@ class ConeHinge(nn.Module):
     """How far, in radians, ``specific`` lies outside the cone of ``general``; ``eta`` scales the half-aperture.
 
     Raises:
-        ValueError: If ``eta`` is not positive.
+        ValueError: If ``eta`` is not positive and finite.
     Source: Desai et al. 2023 (MERU); with ``eta`` Pal et al. 2025 (HyCoCLIP).
     """
 
     def __init__(self, *, eta: float = 1.0) -> None:
         super().__init__()
-        if not eta > 0:
-            raise ValueError(f"eta scales the cone's half-aperture and must be positive, got {eta}")
+        if not 0 < eta < math.inf:
+            raise ValueError(f"eta scales the cone's half-aperture and must be positive and finite, got {eta}")
         self.eta = eta
 
     def forward(self, manifold: HasCones, general: Tensor, specific: Tensor) -> Tensor:  # (N, D), (N, D) -> (N,)
@@ -44,14 +45,16 @@ class LeakyConeHinge(ConeHinge):
     """:class:`ConeHinge` plus ``alpha`` times the exterior angle, which keeps a gradient inside the cone.
 
     Raises:
-        ValueError: If ``eta`` is not positive or ``alpha`` is negative.
+        ValueError: If ``eta`` is not positive, ``alpha`` is negative, or one is not finite.
     Source: UNCHA, Eq. 14.
     """
 
     def __init__(self, *, eta: float = 1.0, alpha: float = 0.1) -> None:
         super().__init__(eta=eta)
-        if not alpha >= 0:
-            raise ValueError(f"alpha weighs the exterior angle inside the cone and must not be negative, got {alpha}")
+        if not 0 <= alpha < math.inf:
+            raise ValueError(
+                f"alpha weighs the exterior angle inside the cone and must be finite and not negative, got {alpha}"
+            )
         self.alpha = alpha
 
     def forward(self, manifold: HasCones, general: Tensor, specific: Tensor) -> Tensor:  # (N, D), (N, D) -> (N,)

@@ -99,8 +99,8 @@ class Objective(nn.Module):
             raise ValueError("an objective needs at least one relation")
         names = [term.name for term in self.terms]
         for term in self.terms:
-            if not term.weight >= 0:
-                raise ValueError(f"the weight of {term.name!r} must not be negative, got {term.weight}")
+            if not 0 <= term.weight < math.inf:
+                raise ValueError(f"the weight of {term.name!r} must be finite and not negative, got {term.weight}")
             if names.count(term.name) > 1:
                 raise ValueError(f"the objective names {term.name!r} twice")
             scale = getattr(term, "scale", None)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hyvlm.geometry import Manifold
-from hyvlm.losses import MEASURES, HasCones, calibration_rows, contrast_rows, entropy_rows, uncertainty
+from hyvlm.losses import MEASURES, HasCones, HasRadius, calibration_rows, contrast_rows, entropy_rows, uncertainty
 from hyvlm.methods.aligned import AlignedViews, OverRows, finer_group, view_of
 from hyvlm.registry import unknown
 from hyvlm.types import GROUP_OF_VIEW
@@ -62,6 +62,10 @@ class Contrast:
     @property
     def views(self) -> tuple[str, ...]:
         return self.anchor, self.candidate
+
+    @property
+    def needs(self) -> dict[str, type]:
+        return needs_of(self.tempered_by)
 
     def share(self, batch: AlignedViews) -> Tensor:
         group = GROUP_OF_VIEW[self.anchor]
@@ -123,6 +127,10 @@ class Calibration:
     def views(self) -> tuple[str, ...]:
         return view_of(self.general), view_of(self.specific)
 
+    @property
+    def needs(self) -> dict[str, type]:
+        return needs_of(self.measure)
+
     def share(self, batch: AlignedViews) -> Tensor:
         general, _, group = batch.pairs(self.general, self.specific)
         residual = batch.entailment(self.loss, self.general, self.specific)
@@ -147,6 +155,10 @@ class Entropy:
     @property
     def views(self) -> tuple[str, ...]:
         return (self.view,)
+
+    @property
+    def needs(self) -> dict[str, type]:
+        return needs_of(self.measure)
 
     def share(self, batch: AlignedViews) -> Tensor:
         per_rank = batch.reduction == "per_rank"
@@ -287,6 +299,11 @@ def entropy_of(*views: str, weight: float = 1.0, measure: str = "norm", eps: flo
 def needs_cones(term: Term) -> bool:
     """Whether the term asks the manifold for entailment cones."""
     return hasattr(term, "loss")
+
+
+def needs_of(measure: str | None) -> dict[str, type]:
+    """What an uncertainty measure asks of the manifold."""
+    return {"a radius": HasRadius} if measure == "radius" else {}
 
 
 def check_manifold(manifold: Manifold, term: Term) -> None:
