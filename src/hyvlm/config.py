@@ -159,7 +159,7 @@ def read_recipe(name: str, *, above: tuple[str, ...] = ()) -> dict[str, Any]:
     elif shipped.is_file():
         text = shipped.read_text(encoding="utf-8")
     else:
-        raise ValueError(f"{unknown('recipe', name, recipe_names())} List them: hyvlm list recipes")
+        raise ValueError(unknown("recipe", name, recipe_names(), "List them: hyvlm list recipes"))
     try:
         read = OmegaConf.to_container(OmegaConf.create(text))
     except (yaml.YAMLError, OmegaConfBaseException) as error:
@@ -225,14 +225,18 @@ def load_config(recipe: str | Mapping[str, Any], overrides: list[str] | None = N
 
 
 def check_keys(settings: Mapping[str, Any], schema: type, prefix: str) -> None:
-    """Raise ValueError at the first key that ``schema`` does not have, with the nearest one that it has."""
-    fields = {f.name: f.default_factory for f in schema.__dataclass_fields__.values()}  # type: ignore[attr-defined]
+    """Raise ValueError at the first key that ``schema`` does not have, or that is a section and has another value."""
+    types = get_type_hints(schema)
     for key, value in settings.items():
-        if key not in fields:
-            raise ValueError(unknown("config key", f"{prefix}{key}", [f"{prefix}{name}" for name in fields]))
-        section = fields[key]
-        if isinstance(value, Mapping) and inspect.isclass(section) and hasattr(section, "__dataclass_fields__"):
-            check_keys(value, section, f"{prefix}{key}.")
+        if key not in types:
+            raise ValueError(unknown("config key", f"{prefix}{key}", [f"{prefix}{name}" for name in types]))
+        kind = types[key]
+        own = list(getattr(kind, "__dataclass_fields__", ()))
+        if not isinstance(value, Mapping) and (own or get_origin(kind) is dict):
+            known = f" ({', '.join(own)})" if own else ""
+            raise ValueError(f"{prefix}{key} is a section{known}; say {prefix}{key}.KEY=VALUE, got {value!r}")
+        if isinstance(value, Mapping) and own:
+            check_keys(value, kind, f"{prefix}{key}.")
 
 
 def check_values(config: Config) -> None:

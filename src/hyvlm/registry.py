@@ -51,13 +51,13 @@ class Registry(Mapping[str, T], Generic[T]):
         return name in self._entries
 
 
-def unknown(kind: str, name: str, known: Mapping[str, object] | list[str]) -> str:
-    """The one-line message for a name that is not known: the nearest names, else all of them."""
+def unknown(kind: str, name: str, known: Mapping[str, object] | list[str], hint: str = "") -> str:
+    """The one-line message for a name that is not known: the nearest names, else all of them, then a hint."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     if near:
-        return f"unknown {kind} {name!r}. Did you mean {' or '.join(map(repr, near))}?"
-    return f"unknown {kind} {name!r}. Known: {', '.join(names) or 'none'}"
+        return f"unknown {kind} {name!r}. Did you mean {' or '.join(map(repr, near))}?{hint and f' {hint}'}"
+    return f"unknown {kind} {name!r}. Known: {', '.join(names) or 'none'}{hint and f'. {hint}'}"
 
 
 @cache

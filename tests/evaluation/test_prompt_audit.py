@@ -104,7 +104,7 @@ def test_tables_that_cannot_be_made() -> None:
     assert "official:food101" in shown(prompt_audit_table([entry("official:cub", "official:food101")]))
 
 
-@pytest.mark.parametrize("templates", ["photo", "photo,photo", ""])
+@pytest.mark.parametrize("templates", ["photo", "photo,photo", "", "photo,", ",photo"])
 def test_one_prompt_set_is_no_audit(templates) -> None:
     with pytest.raises(ValueError, match=r"compares two or more prompt sets, such as templates=official:cub,photo"):
         PromptAudit(templates=templates)

@@ -33,7 +33,7 @@ class PromptAudit(Task):
     templates: str = "name,photo"
 
     def __post_init__(self) -> None:
-        if len(self.regimes) < 2 or len(set(self.regimes)) < len(self.regimes):
+        if len(self.regimes) < 2 or len(set(self.regimes)) < len(self.regimes) or not all(self.regimes):
             raise ValueError(
                 "a prompt audit compares two or more prompt sets, such as templates=official:cub,photo, "
                 f"got {self.templates!r}"

@@ -68,7 +68,7 @@ def read_templates(name: str) -> tuple[str, ...]:
     if not Path(name).is_file():
         if "/" in name or os.sep in name or name.endswith(".txt"):
             raise FileNotFoundError(f"prompt file {name} does not exist; or name a set: {', '.join(TEMPLATES)}")
-        raise ValueError(f"{unknown('prompt set', name, list(TEMPLATES))} A file with one template a line will do, too")
+        raise ValueError(unknown("prompt set", name, TEMPLATES, "A file with one template a line will do, too"))
     lines = [line.strip() for line in Path(name).read_text(encoding="utf-8").splitlines()]
     for number, line in enumerate(lines, start=1):
         if line and line.count("{}") != 1:
