@@ -80,6 +80,15 @@ def test_a_resumed_run_equals_one_that_was_never_stopped(tmp_path):
     assert all(torch.equal(final[0][key], final[1][key]) for key in final[0])
 
 
+def test_a_logged_line_that_was_cut_short_is_dropped(tmp_path):
+    run = train(config("train.steps=2"), tmp_path / "run")
+    whole = losses(run)
+    with (run / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"step": 3, "los')
+    assert losses(train(config("train.steps=3"), run, resume=run))[:2] == whole
+    assert [row["step"] for row in rows(run)] == [1, 2, 3]
+
+
 def test_a_checkpoint_that_was_cut_short_is_not_one(tmp_path):
     run = train(config("train.steps=2"), tmp_path / "run")
     (run / "checkpoints" / f"{UNFINISHED}step_0000004").mkdir()
@@ -156,6 +165,8 @@ def test_a_resumed_run_says_which_settings_changed(tmp_path, capfd):
     assert "train.steps: 2 -> 3" in said
     assert "data.parts.max: 5 -> 1" in said
     assert "train.seed" not in said
+    train(config("train.steps=4", "objective.alpha=0.2"), run, resume=run)
+    assert "objective.alpha: default -> 0.2" in capfd.readouterr().err
 
 
 def test_skipped_samples_are_named_once_and_counted(tmp_path, capfd):
@@ -174,6 +185,27 @@ def test_skipped_samples_are_named_once_and_counted(tmp_path, capfd):
     assert last[reason] == 4  # once an epoch
     assert last["texts_cut"] == last["lift_bounded"] == 0
     assert capfd.readouterr().err.count("warning: skipped") == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "counts", "said"),
+    [
+        ([], {"without_part": 0, "without_query": 0}, ()),
+        (["data.queries.cap=1"], {"without_part": 0, "without_query": 24}, ("query that counts",)),
+        (
+            ["data.parts.max=0", "data.queries.cap=1"],
+            {"without_part": 24, "without_query": 24},
+            ("has a part", "query that counts"),
+        ),
+        (["objective={name: meru}", "data.parts.max=0"], {}, ()),
+    ],
+)
+def test_a_set_without_what_relations_look_at_is_counted_and_said_once(settings, counts, said, tmp_path, capfd):
+    run = train(config("data.train=scenes:24", "train.steps=3", *settings, recipe="hyper3-tiny"), tmp_path / "run")
+    assert {key: value for key, value in rows(run)[-1].items() if key.startswith("without_")} == counts
+    warnings = [line for line in capfd.readouterr().err.splitlines() if "warning: no sample of scenes:24" in line]
+    assert len(warnings) == len(said)
+    assert all(what in line for what, line in zip(said, warnings, strict=True))
 
 
 @pytest.mark.parametrize("recipe", ["uncha-tiny", "hycoclip-tiny"])
@@ -221,6 +253,11 @@ def test_a_taken_folder_and_a_finished_run_are_refused(tmp_path):
         train(config("train.steps=2"), run, resume=run)
     with pytest.raises(FileNotFoundError, match="no checkpoint"):
         train(config(), tmp_path / "other", resume=tmp_path / "nothing")
+    other = train(config("train.steps=3"), tmp_path / "other")
+    before = rows(other)
+    with pytest.raises(ValueError, match=r"other already holds a run; continue it with --resume latest"):
+        train(config("train.steps=4"), other, resume=run)
+    assert rows(other) == before
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU can run float16")

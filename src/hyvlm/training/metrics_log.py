@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch.utils.tensorboard import SummaryWriter
 
+from hyvlm.files import write_text
+
 console = Console(stderr=True)
 
 
@@ -25,10 +27,18 @@ def peak_memory_mb() -> float:
     return peak / (2**20 if sys.platform == "darwin" else 2**10)
 
 
+def _step(line: str) -> int:
+    """The step of a logged line, 0 of one that is no whole line."""
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, TypeError, KeyError):
+        return 0
+
+
 class MetricsLog:
     """Writes logged steps of the main process; a context manager that owns the progress bar.
 
-    On resume the lines of steps that will be done again are dropped first.
+    On resume the lines of steps that will be done again are dropped first, and one that a kill cut short.
 
     Args:
         run: The run folder.
@@ -38,12 +48,9 @@ class MetricsLog:
 
     def __init__(self, run: Path, *, steps: int, start: int) -> None:
         self.path = run / "metrics.jsonl"
-        kept = []
-        if self.path.is_file():
-            kept = [
-                line for line in self.path.read_text(encoding="utf-8").splitlines() if json.loads(line)["step"] <= start
-            ]
-        self.path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+        kept = self.path.read_text(encoding="utf-8").splitlines() if self.path.is_file() else []
+        kept = [line for line in kept if 0 < _step(line) <= start]
+        write_text(self.path, "".join(f"{line}\n" for line in kept))
         self.board = SummaryWriter(str(run / "tensorboard"), purge_step=start + 1)
         self.interactive = console.is_terminal
         self.progress = Progress(

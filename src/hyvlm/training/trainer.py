@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from accelerate.utils import InitProcessGroupKwargs, gather_object
 import hyvlm
 from hyvlm.config import Config, DataConfig, build, load_config, to_dict, to_yaml
 from hyvlm.data.catalog import open_data
-from hyvlm.data.collate import undivided
 from hyvlm.data.sampler import train_loader
 from hyvlm.data.views import TrainViews
 from hyvlm.evaluation.runner import EvalSpec, check_specs, evaluate
@@ -40,6 +38,7 @@ from hyvlm.training.distributed import sum_over_ranks
 from hyvlm.training.interrupt import Interrupt, deferred_interrupt
 from hyvlm.training.metrics_log import MetricsLog, console, peak_memory_mb
 from hyvlm.training.optim import build_optimizer, learning_rate
+from hyvlm.training.tally import LACKING, Tally
 from hyvlm.training.train_step import TrainStep
 from hyvlm.types import Batch, LossOutput
 
@@ -105,7 +104,8 @@ def changed_settings(path: Path, config: Config) -> list[str]:
     if not path.is_file():
         return []
     old, new = flatten(to_dict(load_config(str(path)))), flatten(to_dict(config))
-    return [f"{key}: {old.get(key)} -> {new.get(key)}" for key in old | new if old.get(key) != new.get(key)]
+    values = {key: (old.get(key, "default"), new.get(key, "default")) for key in old | new}
+    return [f"{key}: {before} -> {now}" for key, (before, now) in values.items() if before != now]
 
 
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -116,40 +116,6 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-class Tally:
-    """What happened since the run (``counts``) or since the last logged line (``samples``) began, on this process."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self.started = time.monotonic()
-
-    def add(self, batch: Batch, output: LossOutput) -> None:
-        """Count one step."""
-        self.counts["samples"] += len(batch.image)
-        self.counts["texts_cut"] += batch.truncated
-        if len(batch.short_text):
-            self.counts["short_is_whole"] += undivided(batch)
-        if output.lift_bounded is not None:
-            self.counts["lift_bounded"] += int(output.lift_bounded)
-        self.counts.update({f"skipped/{reason}": count for reason, count in batch.skipped.items()})
-
-    def seconds(self) -> float:
-        """Time since the last logged line, without pauses."""
-        return time.monotonic() - self.started
-
-    def start_interval(self) -> None:
-        """Begin the next line."""
-        self.counts["samples"] = 0
-        self.started = time.monotonic()
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Leave what is done inside out of the throughput."""
-        before = time.monotonic()
-        yield
-        self.started += time.monotonic() - before
-
-
 class Trainer:
     """One run: what :func:`train` builds, and the loop over it."""
 
@@ -157,7 +123,8 @@ class Trainer:
         self.config, self.out = config, out
         check_folder(out, "the run folder")
         checkpoint = find_checkpoint(resume) if resume else None
-        if checkpoint is None and (out / "checkpoints").is_dir():
+        own = checkpoint is not None and checkpoint.resolve().parent == (out / "checkpoints").resolve()
+        if not own and (out / "checkpoints").is_dir():
             raise ValueError(
                 f"{out} already holds a run; continue it with --resume latest or choose another folder with --out"
             )
@@ -205,7 +172,7 @@ class Trainer:
         self.specs = [EvalSpec(**vars(entry)) for entry in config.eval]
         check_specs(self.module.model, self.specs)
         self.used = 0
-        self.tally = Tally()
+        self.tally = Tally(self.module.objective.views)
         self.warned: set[str] = set()
 
     def starting_model(self, checkpoint: Path | None) -> DualEncoder | None:
@@ -334,9 +301,10 @@ class Trainer:
             raise ValueError(f"no sample of {self.samples.name} could be used: {reasons or 'it is empty'}")
         if last and skipped:
             self.say(f"skipped in this run: {reasons}")
-        if 0 < self.used == tally["short_is_whole"] and (last or self.used >= 32) and "short" not in self.warned:
-            self.warned.add("short")
-            self.say(f"warning: no text of {self.samples.name} so far has a shorter one: see data.short_text")
+        for key, lacking in LACKING.items():
+            if 0 < self.used == tally[key] and (last or self.used >= 32) and key not in self.warned:
+                self.warned.add(key)
+                self.say(f"warning: {lacking.format(self.samples.name)}")
         return {
             "step": step,
             "epoch": step / math.ceil(len(self.samples) / self.config.train.batch_size),
