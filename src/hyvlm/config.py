@@ -230,13 +230,18 @@ def check_keys(settings: Mapping[str, Any], schema: type, prefix: str) -> None:
     for key, value in settings.items():
         if key not in types:
             raise ValueError(unknown("config key", f"{prefix}{key}", [f"{prefix}{name}" for name in types]))
-        kind = types[key]
+        kind, name = types[key], f"{prefix}{key}"
         own = list(getattr(kind, "__dataclass_fields__", ()))
         if not isinstance(value, Mapping) and (own or get_origin(kind) is dict):
             known = f" ({', '.join(own)})" if own else ""
-            raise ValueError(f"{prefix}{key} is a section{known}; say {prefix}{key}.KEY=VALUE, got {value!r}")
+            raise ValueError(f"{name} is a section{known}; say {name}.KEY=VALUE, got {value!r}")
         if isinstance(value, Mapping) and own:
-            check_keys(value, kind, f"{prefix}{key}.")
+            check_keys(value, kind, f"{name}.")
+        if get_origin(kind) is list and hasattr(get_args(kind)[0], "__dataclass_fields__"):
+            if not isinstance(value, list) or not all(isinstance(entry, Mapping) for entry in value):
+                raise ValueError(f"{name} is a list of sections, such as [{{KEY: VALUE}}], got {value!r}")
+            for number, entry in enumerate(value):
+                check_keys(entry, get_args(kind)[0], f"{name}[{number}].")
 
 
 def check_values(config: Config) -> None:
