@@ -80,6 +80,16 @@ def test_a_resumed_run_equals_one_that_was_never_stopped(tmp_path):
     assert all(torch.equal(final[0][key], final[1][key]) for key in final[0])
 
 
+def test_a_run_that_was_killed_in_its_first_save_starts_again(tmp_path):
+    run = tmp_path / "run"
+    (run / "checkpoints" / f"{UNFINISHED}step_0000002").mkdir(parents=True)
+    (run / "checkpoints" / f"{UNFINISHED}step_0000002" / "state.json").write_text("{}")
+    with pytest.raises(FileNotFoundError, match="no checkpoint to resume from"):
+        train(config("train.steps=2"), run, resume=run)
+    train(config("train.steps=2"), run)
+    assert [p.name for p in (run / "checkpoints").iterdir()] == ["step_0000002"]
+
+
 def test_a_logged_line_that_was_cut_short_is_dropped(tmp_path):
     run = train(config("train.steps=2"), tmp_path / "run")
     whole = losses(run)

@@ -28,6 +28,7 @@ from hyvlm.models import DualEncoder, Tokenizer, build_model, fine_tuned_from, s
 from hyvlm.registry import unknown
 from hyvlm.training.checkpoint import (
     State,
+    checkpoint_folders,
     find_checkpoint,
     load_checkpoint,
     optimizer_by_name,
@@ -124,7 +125,7 @@ class Trainer:
         check_folder(out, "the run folder")
         checkpoint = find_checkpoint(resume) if resume else None
         own = checkpoint is not None and checkpoint.resolve().parent == (out / "checkpoints").resolve()
-        if not own and (out / "checkpoints").is_dir():
+        if not own and checkpoint_folders(out):
             raise ValueError(
                 f"{out} already holds a run; continue it with --resume latest or choose another folder with --out"
             )
