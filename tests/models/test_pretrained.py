@@ -31,6 +31,13 @@ def small(seed: int = 0, **model: object) -> DualEncoder:
     return encoder
 
 
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """What safetensors raises is no OSError, so that a full disk would end in a traceback."""
+    (tmp_path / f"{WEIGHTS}.partial").mkdir()
+    with pytest.raises(OSError, match=r"model\.safetensors\.partial cannot be written: .*"):
+        save_model(small(), tmp_path)
+
+
 def test_a_saved_model_comes_back_whole(tmp_path: Path) -> None:
     model = small()
     assert save_model(model, tmp_path / "new" / "folder") == tmp_path / "new" / "folder"

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,18 @@ WEIGHTS, CONFIG = "model.safetensors", "config.json"
 WEIGHT_FILES = (".pt", ".pth", ".bin", ".safetensors")
 
 
+def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Write a safetensors file.
+
+    Raises:
+        OSError: It cannot be written, as on a full disk; names the file.
+    """
+    try:
+        save_file({key: value.contiguous() for key, value in tensors.items()}, path)
+    except SafetensorError as error:
+        raise OSError(f"{path} cannot be written: {error}") from error
+
+
 def save_model(model: DualEncoder, folder: str | Path) -> Path:
     """Write the model's weights and configuration into ``folder``, which is made if need be.
 
@@ -37,10 +49,10 @@ def save_model(model: DualEncoder, folder: str | Path) -> Path:
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
+    weights = {key: value.detach().cpu() for key, value in model.state_dict().items()}
     config = json.dumps({"hyvlm_version": hyvlm.__version__, **model.config}, indent=2)
     part = ".partial"
-    save_file(weights, folder / (WEIGHTS + part))
+    save_tensors(weights, folder / (WEIGHTS + part))
     (folder / (CONFIG + part)).write_text(config + "\n", encoding="utf-8")
     for name in (WEIGHTS, CONFIG):
         os.replace(folder / (name + part), folder / name)

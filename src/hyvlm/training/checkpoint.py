@@ -15,11 +15,11 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from hyvlm.models.dual_encoder import DualEncoder
-from hyvlm.models.pretrained import load_state, save_model
+from hyvlm.models.pretrained import load_state, save_model, save_tensors
 
 PREFIX = "step_"
 UNFINISHED = ".writing-"
@@ -80,10 +80,10 @@ def save_checkpoint(run: Path, model: DualEncoder, objective: nn.Module, state: 
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     save_model(model, unfinished)
-    save_file({k: v.contiguous() for k, v in objective.state_dict().items()}, unfinished / "objective.safetensors")
+    save_tensors(objective.state_dict(), unfinished / "objective.safetensors")
     tensors = {f"rng/{rank}": rng for rank, rng in enumerate(state.rng)}
-    tensors |= {f"optimizer/{n}/{k}": v.contiguous() for n, entry in state.optimizer.items() for k, v in entry.items()}
-    save_file(tensors, unfinished / "state.safetensors")
+    tensors |= {f"optimizer/{n}/{k}": v for n, entry in state.optimizer.items() for k, v in entry.items()}
+    save_tensors(tensors, unfinished / "state.safetensors")
     (unfinished / "state.json").write_text(json.dumps({"step": state.step, "world_size": state.world_size}))
     for file in unfinished.iterdir():
         with file.open("rb") as handle:
