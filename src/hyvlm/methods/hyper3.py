@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, get_args
 
@@ -137,6 +137,22 @@ class Hyper3(Objective):
         return super().forward(manifold, views)
 
 
+CHOICES: dict[str, Collection[str]] = {
+    "formulation": FORMULATIONS,
+    "visual_order": VISUAL_ORDERS,
+    "text_parents": TEXT_PARENTS,
+    "pooling": POOLINGS,
+    "query_reduction": get_args(OverRows),
+}
+
+
+def check_choices(**chosen: str) -> None:
+    """Raise ValueError at the first setting whose value is none of its :data:`CHOICES`."""
+    for what, name in chosen.items():
+        if name not in CHOICES[what]:
+            raise ValueError(unknown(what, name, list(CHOICES[what])))
+
+
 @OBJECTIVES.register("hyper3")
 def hyper3(
     *,
@@ -187,15 +203,8 @@ def hyper3(
     Raises:
         ValueError: Unknown name; a value outside its range.
     """
-    for what, name, known in (
-        ("formulation", formulation, FORMULATIONS),
-        ("visual_order", visual_order, VISUAL_ORDERS),
-        ("text_parents", text_parents, TEXT_PARENTS),
-        ("pooling", pooling, POOLINGS),
-        ("query_reduction", query_reduction or "mean", get_args(OverRows)),
-    ):
-        if name not in known:
-            raise ValueError(unknown(what, name, list(known)))
+    chosen = {"visual_order": visual_order, "text_parents": text_parents, "pooling": pooling}
+    check_choices(formulation=formulation, query_reduction=query_reduction or "mean", **chosen)
     check_measure(uncertainty)
     form, printed = FORMULATIONS[formulation], formulation == "paper"
     alpha = (0.1 if printed else 0.0) if alpha is None else alpha
