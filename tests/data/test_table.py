@@ -3,6 +3,7 @@ import json
 import pytest
 
 from hyvlm.data import open_data
+from hyvlm.data.files import text_fault
 from hyvlm.types import BadSample
 
 BOM = "\ufeff".encode()
@@ -282,3 +283,20 @@ def test_negatives_are_taken_row_by_row(images):
     assert open_data(write(images / "t.csv", cells), content="negatives")[0].negatives == ["a cat", "a cow"]
     with pytest.raises(ValueError, match=r"t\.csv has no column 'negatives'; found: image, caption"):
         open_data(write(images / "t.csv", "image,caption\na.jpg,one\n"), content="negatives")
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "empty caption"),
+        (" \t\n\u3000", "empty caption"),
+        ("\u200b\u200d\ufeff", "empty caption"),
+        ("\ud800", "text is not UTF-8"),
+        (7, "caption is not text"),
+        ("\u200b狗", None),
+        ("👩\u200d🚀", None),
+        ("!", None),
+    ],
+)
+def test_what_is_of_no_use_as_a_caption(text, fault):
+    assert text_fault(text) == fault

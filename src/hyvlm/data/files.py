@@ -188,12 +188,13 @@ def text_fault(text: object) -> str | None:
     """Why ``text`` is of no use as a caption or phrase; None if it is."""
     if not isinstance(text, str):
         return "caption is not text"
-    if not text.strip():
-        return "empty caption"
     try:
         text.encode()
     except UnicodeEncodeError:  # JSON can write half of a surrogate pair
         return "text is not UTF-8"
+    # Characters of no width (joiners, marks of direction) show nothing either.
+    if not any(character.isprintable() and not character.isspace() for character in text):
+        return "empty caption"
     return None
 
 
