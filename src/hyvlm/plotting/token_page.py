@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import html
-import io
 import textwrap
 from collections.abc import Mapping, Sequence
 
@@ -21,6 +19,7 @@ from PIL import Image
 
 from hyvlm.plotting.contributions import Contributions, Word, heat, largest
 from hyvlm.plotting.figures import INK, style
+from hyvlm.plotting.page import jpeg_url, page
 
 REDS = colormaps["Reds"]
 #: Inches: width of a column of words, space between columns, height of a line, side of a picture.
@@ -28,14 +27,12 @@ COLUMN, GAP, LINE, PICTURE = 4.6, 0.35, 0.235, 1.9
 FONT = FontProperties(family="sans-serif", size=10)
 
 STYLESHEET = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #333; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; }
-h1 { font-size: 1.25rem; } h2 { font-size: 1.05rem; margin: 0 0 .5rem; }
 .models { display: grid; grid-template-columns: repeat(auto-fit, minmax(20rem, 1fr)); gap: 2rem; }
-img { max-width: 100%; width: 20rem; border: 1px solid #ccc; display: block; margin-bottom: 1rem; }
+img { width: 20rem; border: 1px solid #ccc; display: block; margin-bottom: 1rem; }
 .words { line-height: 1.9; } .words span { padding: .1em .12em; border-radius: .2em; }
 .words span:hover { outline: 2px solid #333; } .cut { color: #767676; font-style: italic; }
 .scale { display: inline-block; width: 10rem; height: .8rem; vertical-align: middle; border: 1px solid #ccc; }
-figure { margin: 0; } figcaption { font-size: .85rem; color: #595959; margin: -.7rem 0 1rem; }
+figcaption { margin: -.7rem 0 1rem; }
 """
 
 
@@ -51,16 +48,13 @@ def token_page(image: Image.Image, found: Mapping[str, Contributions], *, title:
     top = largest(list(found.values()))
     stops = ", ".join(to_hex(REDS(_shade(top * i / 8, top))) for i in range(9))
     panels = "".join(_panel(name, one, top) for name, one in found.items())
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{html.escape(title)}</title>\n<style>{STYLESHEET}</style></head>\n<body>\n"
-        f"<h1>{html.escape(title)}</h1>\n"
-        f'<figure><img alt="the captioned image" src="{_data_url(image)}"></figure>\n'
+    body = (
+        f'<figure><img alt="the captioned image" src="{jpeg_url(image)}"></figure>\n'
         f'<p>Share of a word in its caption: 0 <span class="scale" style="background: linear-gradient(to right, '
         f'{stops})"></span> {100 * top:.1f} %. Point at a word for its exact weight.</p>\n'
-        f'<div class="models">\n{panels}</div>\n</body></html>\n'
+        f'<div class="models">\n{panels}</div>\n'
     )
+    return page(title, body, stylesheet=STYLESHEET)
 
 
 def _panel(name: str, found: Contributions, top: float) -> str:
@@ -68,7 +62,7 @@ def _panel(name: str, found: Contributions, top: float) -> str:
     cut = f'\n<span class="cut">[not read, beyond the context: {html.escape(found.cut)}]</span>' if found.cut else ""
     return (
         f"<section><h2>{html.escape(name)}</h2>\n"
-        f'<figure><img alt="weights of the patches" src="{_data_url(_overlay(found))}">'
+        f'<figure><img alt="weights of the patches" src="{jpeg_url(_overlay(found))}">'
         "<figcaption>patches of the image, by closeness to the caption</figcaption></figure>\n"
         f'<p class="words" dir="auto">{words.strip()}{cut}</p></section>\n'
     )
@@ -94,12 +88,6 @@ def _colours(weight: float, top: float) -> tuple[str, str]:
     """Background and ink of a word."""
     shade = _shade(weight, top)
     return to_hex(REDS(shade)) if shade > 0.02 else "#ffffff", "#ffffff" if shade > 0.55 else INK
-
-
-def _data_url(image: Image.Image) -> str:
-    buffer = io.BytesIO()
-    image.convert("RGB").save(buffer, format="JPEG", quality=88)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
 def _overlay(found: Contributions) -> Image.Image:
