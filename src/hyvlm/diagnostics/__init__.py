@@ -1,0 +1,1 @@
+"""How hyperbolic a model is: what its points, its losses and its read-outs make of the curvature."""
