@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hyvlm.data import open_data
-from hyvlm.data import prepare as prepare_module
+from hyvlm.data import open_data, processed
 from hyvlm.data.prepare import PREPARERS, prepare_grit
 
 CAPTION = "a red square beside a dog"
@@ -70,7 +69,7 @@ def test_processes_change_nothing(raw, tmp_path):
 def test_a_stopped_call_goes_on_where_it_was(stop_at, raw, tmp_path, monkeypatch):
     expected = prepare_grit(raw, tmp_path / "whole", workers=1)
     out, written = tmp_path / "out", []
-    write = prepare_module._write_sample
+    write = processed._write_sample
 
     def stopping(*args) -> None:
         if len(written) == stop_at:
@@ -78,7 +77,7 @@ def test_a_stopped_call_goes_on_where_it_was(stop_at, raw, tmp_path, monkeypatch
         written.append(args[1].key)
         write(*args)
 
-    monkeypatch.setattr(prepare_module, "_write_sample", stopping)
+    monkeypatch.setattr(processed, "_write_sample", stopping)
     with pytest.raises(KeyboardInterrupt):
         prepare_grit(raw, out, workers=1)
     done = len(list(out.glob("*.tar")))
@@ -86,7 +85,7 @@ def test_a_stopped_call_goes_on_where_it_was(stop_at, raw, tmp_path, monkeypatch
     assert not list(out.glob(".0*"))
 
     rewritten = []
-    monkeypatch.setattr(prepare_module, "_write_sample", lambda *a: (rewritten.append(a[1].key), write(*a)))
+    monkeypatch.setattr(processed, "_write_sample", lambda *a: (rewritten.append(a[1].key), write(*a)))
     report = prepare_grit(raw, out, workers=1)
     assert len(rewritten) == 12 - 4 * done
     assert report == expected
@@ -173,7 +172,7 @@ def test_tar_files_of_others_are_never_written_over(name, raw, tmp_path):
 
 
 def test_a_call_stopped_between_a_shard_and_its_report_goes_on(raw, tmp_path, monkeypatch):
-    out, write = tmp_path / "out", prepare_module._write_json
+    out, write = tmp_path / "out", processed._write_json
 
     def stopping(path: Path, content: dict) -> None:
         if "stamp" in content:
@@ -181,7 +180,7 @@ def test_a_call_stopped_between_a_shard_and_its_report_goes_on(raw, tmp_path, mo
         write(path, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr(prepare_module, "_write_json", stopping)
+        patch.setattr(processed, "_write_json", stopping)
         with pytest.raises(KeyboardInterrupt):
             prepare_grit(raw, out, workers=1)
     assert (out / "00000.tar").is_file()

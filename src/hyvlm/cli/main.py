@@ -204,6 +204,66 @@ def plot(
 
 
 @app.command()
+def diagnose(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, a checkpoint or a saved model")],
+    data: Annotated[str, typer.Option("--data", "--dataset", help="NAME or NAME:LOCATION, with captions")],
+    split: Annotated[str | None, typer.Option("--split", help="Split of the data set")] = None,
+    control: Annotated[
+        str | None, typer.Option("--control", help="Model to hold it against, such as MODEL's twin")
+    ] = None,
+    objective: Annotated[
+        str | None, typer.Option("--objective", help="Whose relations to measure; default: that of the run")
+    ] = None,
+    captions: Annotated[str | None, typer.Option("--captions", help="Text of an image: first, last or joined")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=2, help="Samples of a set, at the most")] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option("--task", help="TASK or TASK=DATA, read with and without the map; repeatable; default: a suite"),
+    ] = None,
+    readout: Annotated[str | None, typer.Option("--readout", help="Rank pairs as trained or as published")] = None,
+    tolerance: Annotated[float, typer.Option("--tolerance", help="How far from 1 a weak ratio may be")] = 0.05,
+    max_change: Annotated[
+        float, typer.Option("--max-change", help="Points that a score may move without the map")
+    ] = 1.0,
+    resize: Annotated[str | None, typer.Option("--resize", help="squash to a square, or crop the centre")] = None,
+    part_size: Annotated[int | None, typer.Option("--part-size", min=1, help="Side of part crops in pixels")] = None,
+    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, ...; default: the fastest")] = None,
+    cache: Annotated[Path | None, typer.Option("--cache", help="Folder that keeps embeddings between calls")] = None,
+    out: Out = None,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 64,
+    num_workers: Annotated[int, typer.Option("--num-workers", min=0)] = 2,
+) -> None:
+    """Say how hyperbolic a model is: what its curvature changes in distances, angles and scores. Writes a report."""
+    from hyvlm.cli.diagnose import summary, write
+    from hyvlm.diagnostics.diagnose import diagnose as run
+    from hyvlm.diagnostics.verdict import Thresholds
+    from hyvlm.files import check_folder
+
+    folder = out or Path("diagnosis")
+    check_folder(folder, "the folder for the diagnosis")
+    found = run(
+        model,
+        data,
+        split=split,
+        control=control,
+        objective=objective,
+        captions=captions,
+        limit=limit,
+        tasks=task or None,
+        readout=readout,
+        thresholds=Thresholds(tolerance=tolerance, max_change=max_change),
+        resize=resize,
+        part_size=part_size,
+        device=device,
+        cache=cache,
+        batch_size=batch_size,
+        workers=num_workers,
+    )
+    Console().print(summary(found))
+    write(found, folder)
+
+
+@app.command()
 def demo(
     out: Out = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of weights and data order")] = 0,
@@ -272,10 +332,16 @@ def stats(
 
 @data_app.command("prepare")
 def prepare(
-    layout: Annotated[str, typer.Argument(metavar="LAYOUT", help="grit: raw GRIT (shards, or parquet + images)")],
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Shard pattern or parquet file")],
+    layout: Annotated[
+        str,
+        typer.Argument(
+            metavar="LAYOUT",
+            help="grit: raw GRIT (shards, or parquet + images); cc3m-gligen: CC3M with GLIGEN's boxes (its .tsv files)",
+        ),
+    ],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Shard pattern or parquet file; .tsv files")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder for the processed shards")],
-    images: Annotated[Path | None, typer.Option("--images", help="Folder of a parquet file's images")] = None,
+    images: Annotated[Path | None, typer.Option("--images", help="grit: folder of a parquet file's images")] = None,
     size: Annotated[int, typer.Option("--size", min=1, help="Short side of what is written, in pixels")] = 256,
     square: Annotated[bool, typer.Option("--square", help="Pad to a white square, as the released shards are")] = False,
     max_parts: Annotated[int | None, typer.Option("--max-parts", min=0, help="Parts of an image at the most")] = None,
@@ -284,8 +350,11 @@ def prepare(
     """Turn raw grounded data into processed shards. Rerun after an interruption: finished shards are kept."""
     from hyvlm.data.prepare import PREPARERS
 
+    if images is not None and layout == "cc3m-gligen":
+        raise ValueError("prepare cc3m-gligen: the images are in the .tsv files; leave --images out")
+    folder = {} if images is None else {"images": images}
     report = PREPARERS[layout](
-        source, out, images=images, size=size, square=square, max_parts=max_parts, max_dropped=max_dropped
+        source, out, size=size, square=square, max_parts=max_parts, max_dropped=max_dropped, **folder
     )
     print(json.dumps(report, indent=2))
 

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import io
-import json
-import os
-import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from PIL import Image, ImageOps
-from rich.console import Console
-from rich.progress import track
-from webdataset import TarWriter
+from PIL import Image
 
-from hyvlm.data.files import MAX_EXAMPLES, need_caption
+from hyvlm.data import gligen
+from hyvlm.data.boxes import LazyPart
+from hyvlm.data.files import need_caption
 from hyvlm.data.grit import MAX_OVERLAP, choose_parts
-from hyvlm.data.images import IMAGE_SUFFIXES, load_image
+from hyvlm.data.images import IMAGE_SUFFIXES
+from hyvlm.data.processed import Counts, Form, Layout, Unit, write_shards
 from hyvlm.data.shards import Record, expand_shards, read_record
 from hyvlm.data.tarindex import index_shard
 from hyvlm.errors import MissingExtra
-from hyvlm.files import write_text
 from hyvlm.registry import Registry
 from hyvlm.types import BadSample
 
@@ -34,67 +27,11 @@ PREPARERS: Registry[Callable[..., dict[str, Any]]] = Registry("layout of raw dat
 
 
 @dataclass(frozen=True)
-class Unit:
-    """What becomes one processed shard: a raw shard, or rows ``start`` to ``stop`` of a parquet file."""
+class GritForm(Form):
+    """What besides decides how raw GRIT comes out, see :func:`prepare_grit`."""
 
-    number: int
-    path: Path
-    start: int = 0
-    stop: int | None = None
-
-    def stamp(self) -> dict[str, Any]:
-        """Identifies the input, to tell whether a finished shard still stands for it."""
-        stat = self.path.stat()
-        return {
-            "source": str(self.path),
-            "rows": [self.start, self.stop],
-            "size": stat.st_size,
-            "mtime_ns": stat.st_mtime_ns,
-        }
-
-
-@dataclass(frozen=True)
-class Form:
-    """How processed shards come out, see :func:`prepare_grit`."""
-
-    size: int
-    square: bool
-    quality: int
-    max_parts: int | None
     max_overlap: float
     images: str
-
-
-@dataclass
-class Counts:
-    """What became of the samples of one or several units."""
-
-    samples: int = 0
-    parts: int = 0
-    samples_without_parts: int = 0
-    overlapping_parts: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-    dropped_examples: list[str] = field(default_factory=list)
-
-    def drop(self, bad: BadSample, prefix: str = "") -> None:
-        """Count one sample or part that cannot be used."""
-        self.dropped[prefix + bad.reason] += 1
-        self.dropped_examples = [*self.dropped_examples, str(bad)][:MAX_EXAMPLES]
-
-    def add(self, other: dict[str, Any]) -> None:
-        """Add the counts of a unit, as its report holds them."""
-        for name in ("samples", "parts", "samples_without_parts", "overlapping_parts"):
-            setattr(self, name, getattr(self, name) + other[name])
-        self.dropped.update(other["dropped"])
-        self.dropped_examples = [*self.dropped_examples, *other["dropped_examples"]][:MAX_EXAMPLES]
-
-    def lost(self) -> int:
-        """Samples (not parts, further captions or whole shards) that were dropped."""
-        return sum(n for reason, n in self.dropped.items() if not reason.startswith(("part: ", "caption: ", "shard ")))
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON (``asdict`` cannot copy a Counter)."""
-        return {**vars(self), "dropped": dict(self.dropped)}
 
 
 @PREPARERS.register("grit")
@@ -143,39 +80,67 @@ def prepare_grit(
         ValueError: The source is processed already, holds no boxes, or too many samples were dropped; or ``out`` is the
             folder of a source file, or holds tar files that are not of an earlier call for this source.
     """
-    out = Path(out)
     units = _units(str(source), shard_size)
     folder = Path(images) if images is not None else units[0].path.parent / "images"
     if images is not None and not folder.is_dir():
         raise FileNotFoundError(f"prepare grit: no folder of images {folder}")
-    form = Form(size, square, quality, max_parts, max_overlap, str(folder))
-    _check_out(out, units, str(source))
-    (out / "reports").mkdir(parents=True, exist_ok=True)
-    for draft in out.glob(".[0-9]*-*"):  # left by a call that was killed
-        draft.unlink()
-    counts = Counts()
-    for report in _run(partial(_prepare_unit, out=out, form=form), units, workers):
-        counts.add(report)
-    total = counts.samples + counts.lost()
-    report = {"source": str(source), "form": asdict(form), "shards": len(units), "read": total, **counts.as_dict()}
-    _write_json(out / "report.json", report)
-    if counts.lost() > max_dropped * total or not total:
-        reasons = ", ".join(f"{n} {reason}" for reason, n in counts.dropped.most_common()) or "there were none"
-        raise ValueError(f"prepare grit: {counts.samples} of {total} samples of {source} could be used: {reasons}")
-    if not counts.parts and not counts.dropped:
-        raise ValueError(f"prepare grit: no sample of {source} has boxes in ref_exps or noun_chunks; is it raw GRIT?")
-    return report
+    form = GritForm(size, square, quality, max_parts, max_overlap, str(folder))
+    layout = Layout(
+        "grit",
+        "ref_exps or noun_chunks; is it raw GRIT?",
+        partial(_grit_records, images=folder),
+        partial(_grit_parts, max_overlap=max_overlap),
+    )
+    return write_shards(layout, str(source), units, Path(out), form, max_dropped=max_dropped, workers=workers)
 
 
-def _check_out(out: Path, units: list[Unit], source: str) -> None:
-    """Raise ValueError if writing to ``out`` could replace a source file, or a shard that is not this call's own."""
-    for unit in units:
-        if out.resolve() in (unit.path.parent.resolve(), unit.path.resolve().parent):
-            raise ValueError(f"prepare grit: {out} is the folder of the source {unit.path}: choose another folder")
-    ours = {f"{unit.number:05d}" for unit in units if (out / "reports" / f"{unit.number:05d}.json").is_file()}
-    others = sorted(path.name for path in out.glob("*.tar") if path.stem not in ours)
-    if others:
-        raise ValueError(f"prepare grit: {out} holds {others[0]}, which is not from {source}: choose another folder")
+@PREPARERS.register("cc3m-gligen")
+def prepare_gligen(
+    source: str | Path,
+    out: str | Path,
+    *,
+    size: int = 256,
+    square: bool = False,
+    quality: int = 95,
+    max_parts: int | None = None,
+    shard_bytes: int = 2**31,
+    max_dropped: float = 0.5,
+    workers: int | None = None,
+) -> dict[str, Any]:
+    """Turn CC3M with the grounded boxes that GLIGEN released into processed shards, as :func:`prepare_grit` does.
+
+    The source is the released ``train-0000.tsv``, ``train-0001.tsv``, ... or the one file that they merge to, see
+    :mod:`hyvlm.data.gligen`. The images are in it; ``.lineidx`` files are not needed. Boxes have no score: all are
+    kept, in their order.
+
+    Args:
+        source: A folder of ``.tsv`` files, or a list, range or glob of them as in
+            :func:`hyvlm.data.shards.expand_shards`.
+        out, size, square, quality, max_parts, max_dropped, workers: As in :func:`prepare_grit`.
+        shard_bytes: Larger files become several shards, each from at most so many bytes.
+    Returns:
+        The content of ``report.json``.
+    Raises:
+        FileNotFoundError: The source does not exist, or a folder has no ``.tsv`` file.
+        ValueError: A file is no such TSV; or as in :func:`prepare_grit`.
+    """
+    ranges = [(path, *piece) for path in gligen.find_files(str(source)) for piece in gligen.pieces(path, shard_bytes)]
+    units = [Unit(number, *piece) for number, piece in enumerate(ranges)]
+    layout = Layout("cc3m-gligen", "annos", _gligen_records, _gligen_parts)
+    form = Form(size, square, quality, max_parts)
+    return write_shards(layout, str(source), units, Path(out), form, max_dropped=max_dropped, workers=workers)
+
+
+def _gligen_records(unit: Unit, counts: Counts) -> Iterator[Record]:
+    for where, row in gligen.rows(unit.path, unit.start, unit.stop):
+        try:
+            yield gligen.read_row(row, where)
+        except BadSample as bad:
+            counts.drop(bad)
+
+
+def _gligen_parts(record: Record, image: Image.Image) -> tuple[list[LazyPart], list[BadSample], int]:
+    return *gligen.boxed_parts(record.document, image, record.where), 0
 
 
 def _units(source: str, shard_size: int) -> list[Unit]:
@@ -204,48 +169,9 @@ def _pyarrow_parquet() -> Any:
     return parquet
 
 
-def _run(job: Callable[[Unit], dict[str, Any]], units: list[Unit], workers: int | None) -> Iterator[dict[str, Any]]:
-    workers = min(workers or min(os.cpu_count() or 1, 16), len(units))
-    show = partial(track, total=len(units), description="preparing shards", console=Console(stderr=True))
-    if workers == 1:
-        yield from show(map(job, units))
-        return
-    with ProcessPoolExecutor(workers) as pool:
-        yield from show(pool.map(job, units))
-
-
-def _prepare_unit(unit: Unit, out: Path, form: Form) -> dict[str, Any]:
-    """Write one processed shard, unless it is there; returns its report."""
-    shard, report_path = out / f"{unit.number:05d}.tar", out / "reports" / f"{unit.number:05d}.json"
-    stamp = {**unit.stamp(), "form": asdict(form)}
-    try:
-        done: dict[str, Any] = json.loads(report_path.read_text(encoding="utf-8"))
-        if shard.is_file() and done["stamp"] == stamp:
-            return done
-    except (OSError, ValueError, KeyError):
-        pass  # not written, or not to the end
-    _write_json(report_path, {"begun": stamp})  # says that the shard is ours, should the call stop before its report
-    counts, keys = Counts(), set[str]()
-    with tempfile.NamedTemporaryFile(dir=out, prefix=f".{unit.number:05d}-", delete=False) as file:
-        try:
-            # members carry no time, so that equal input gives equal shards
-            with TarWriter(file, encoder=False, mtime=0) as writer:
-                for record in _records(unit, form, counts):
-                    _write_sample(writer, record, form, counts, keys)
-            file.flush()
-            os.fsync(file.fileno())
-            Path(file.name).chmod(0o644)
-            Path(file.name).replace(shard)
-        finally:
-            Path(file.name).unlink(missing_ok=True)
-    report = {"stamp": stamp, **counts.as_dict()}
-    _write_json(report_path, report)
-    return report
-
-
-def _records(unit: Unit, form: Form, counts: Counts) -> Iterator[Record]:
+def _grit_records(unit: Unit, counts: Counts, images: Path) -> Iterator[Record]:
     if unit.stop is not None:
-        yield from _parquet_records(unit, Path(form.images), counts)
+        yield from _parquet_records(unit, images, counts)
         return
     shard = index_shard(unit.path)
     if any(suffix.startswith("child.") for suffix in shard.suffixes):
@@ -301,50 +227,5 @@ def _image_path(row: dict[str, Any], folder: Path, where: str) -> Path:
     raise BadSample("image file is missing", where)
 
 
-def _write_sample(writer: TarWriter, record: Record, form: Form, counts: Counts, keys: set[str]) -> None:
-    key = record.key.replace(".", "_")  # a key ends at its first dot
-    try:
-        if key in keys:
-            raise BadSample("second sample of the same key", record.where)
-        image = load_image(record.image, record.where)
-    except BadSample as bad:
-        counts.drop(bad)
-        return
-    keys.add(key)
-    parts, bad_parts, overlapping = choose_parts(record.document, image, record.where, max_overlap=form.max_overlap)
-    for bad_part in bad_parts:
-        counts.drop(bad_part, "part: ")
-    further = [BadSample("processed samples have one caption", record.where)] * (len(record.captions) - 1)
-    for bad_caption in [*record.faults, *further]:
-        counts.drop(bad_caption, "caption: ")
-    parts = parts[: form.max_parts]
-    members: dict[str, Any] = {
-        "__key__": key,
-        "child.jpg": _encode(image, form),
-        "child.txt": record.captions[0].encode(),
-    }
-    for number, part in enumerate(parts):
-        members[f"parent{number:03d}.jpg"] = _encode(part.image, form)
-        members[f"parent{number:03d}.txt"] = part.text.encode()
-    members["numparents.txt"] = str(len(parts)).encode()
-    writer.write(members)
-    counts.samples += 1
-    counts.parts += len(parts)
-    counts.samples_without_parts += not parts
-    counts.overlapping_parts += overlapping
-
-
-def _encode(image: Image.Image, form: Form) -> bytes:
-    if form.square:
-        image = ImageOps.pad(image, (form.size, form.size), Image.Resampling.BICUBIC, color="white")
-    elif min(image.size) > form.size:
-        scale = form.size / min(image.size)
-        sides = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
-        image = image.resize(sides, Image.Resampling.BICUBIC)
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=form.quality)
-    return buffer.getvalue()
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    write_text(path, json.dumps(content, indent=2, ensure_ascii=False))
+def _grit_parts(record: Record, image: Image.Image, max_overlap: float) -> tuple[list[LazyPart], list[BadSample], int]:
+    return choose_parts(record.document, image, record.where, max_overlap=max_overlap)
