@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from hyvlm.diagnostics.distortion import ApertureCurve, RelationRatios, Surface
@@ -15,6 +17,7 @@ from hyvlm.diagnostics.radii import RadialDistribution
 from hyvlm.diagnostics.readout import ReadoutAblation
 from hyvlm.diagnostics.trajectories import Trajectories
 from hyvlm.diagnostics.verdict import Verdict
+from hyvlm.files import write_text
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,13 @@ class Diagnosis:
         plain = json_safe(dataclasses.asdict(self))
         assert isinstance(plain, dict)
         return plain
+
+    def write(self, out: str | Path) -> Path:
+        """Write ``diagnosis.json`` into the folder ``out``, which is made if need be; returns its path."""
+        path = Path(out) / "diagnosis.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps(self.to_dict(), indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+        return path
 
 
 def json_safe(value: object) -> object:

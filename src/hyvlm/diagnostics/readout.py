@@ -131,7 +131,9 @@ def without_map(embedder: Embedder) -> Embedder:
 
 
 @dataclass(frozen=True)
-class _Prepared:
+class Job:
+    """One task that the data can serve."""
+
     spec: EvalSpec
     task: Task
     samples: SampleSet
@@ -141,32 +143,64 @@ class _Prepared:
         return f"{self.spec.task} on {self.samples.name}"
 
 
-def readout_ablation(
-    embedder: Embedder,
-    specs: Sequence[EvalSpec],
-    *,
-    control: Embedder | None = None,
-    limit: int | None = None,
-    must_run: bool = False,
-) -> ReadoutAblation:
-    """Run every task with the model as it is, without its exponential map, and with the control.
+@dataclass(frozen=True)
+class Plan:
+    """Tasks that the data can serve, and for the others ("TASK on DATA") the reason."""
+
+    jobs: list[Job]
+    not_run: dict[str, str]
+
+
+def plan_readout(
+    specs: Sequence[EvalSpec], model: DualEncoder, *, limit: int | None = None, must_run: bool = False
+) -> Plan:
+    """Open and check every task; no image is read.
 
     Args:
-        specs: The tasks; those of one call share one pass over the images for each model.
-        control: Another model, read as it is.
         limit: At most so many samples of each set, see :func:`spread`.
         must_run: A task that the data or the model cannot serve is an error; otherwise it is listed with the reason.
-    Returns:
-        The rows in the order of ``specs``. A task that fails while it runs is listed, whatever ``must_run`` says.
     Raises:
         ValueError, FileNotFoundError: An unknown task or setting; with ``must_run`` also what a check of the task says.
     """
-    not_run: dict[str, str] = {}
-    prepared = _prepare(specs, embedder.model, limit, None if must_run else not_run)
+    plan, opened = Plan([], {}), dict[tuple[str, str | None, str], SampleSet]()
+    for spec in specs:
+        task = spec.build(model)
+        try:
+            samples = spread(_open(spec, task, opened), limit)
+            task.check(model, samples)
+        except UNFIT as error:
+            if must_run:
+                raise
+            plan.not_run[f"{spec.task} on {spec.data if isinstance(spec.data, str) else spec.data.name}"] = str(error)
+            continue
+        plan.jobs.append(Job(spec, task, samples))
+    return plan
+
+
+def _open(spec: EvalSpec, task: Task, opened: dict[tuple[str, str | None, str], SampleSet]) -> SampleSet:
+    if not isinstance(spec.data, str):
+        return spec.data
+    key = (spec.data, spec.split, task.opens)
+    if key not in opened:
+        opened[key] = open_data(spec.data, split=spec.split, content=task.opens)
+    return opened[key]
+
+
+def readout_ablation(embedder: Embedder, plan: Plan, *, control: Embedder | None = None) -> ReadoutAblation:
+    """Run every task with the model as it is, without its exponential map, and with the control as it is.
+
+    Tasks of one plan share one pass over the images for each model.
+
+    Args:
+        plan: What :func:`plan_readout` says of the embedder's model.
+    Returns:
+        The rows in the order of the plan. A task that fails while it runs is listed with the reason.
+    """
+    not_run = dict(plan.not_run)
     flat = without_map(embedder) if has_map(embedder.model) else None
     rows: dict[int, list[ReadoutRow]] = {}
-    for i in sorted(range(len(prepared)), key=lambda i: not prepared[i].task.parts):
-        job = prepared[i]
+    for i in sorted(range(len(plan.jobs)), key=lambda i: not plan.jobs[i].task.parts):
+        job = plan.jobs[i]
         try:
             own = job.task.run(embedder, job.samples)
             bare = job.task.run(flat, job.samples) if flat else None
@@ -177,32 +211,7 @@ def readout_ablation(
     return ReadoutAblation([row for i in sorted(rows) for row in rows[i]], not_run)
 
 
-def _prepare(
-    specs: Sequence[EvalSpec], model: DualEncoder, limit: int | None, unfit: dict[str, str] | None
-) -> list[_Prepared]:
-    """Open and check every task; what does not fit goes to ``unfit``, or is raised if that is None."""
-    prepared, opened = [], dict[tuple[str, str | None, str], SampleSet]()
-    for spec in specs:
-        task = spec.build(model)
-        try:
-            if isinstance(spec.data, str):
-                key = (spec.data, spec.split, task.opens)
-                if key not in opened:
-                    opened[key] = open_data(spec.data, split=spec.split, content=task.opens)
-                samples = spread(opened[key], limit)
-            else:
-                samples = spread(spec.data, limit)
-            task.check(model, samples)
-        except UNFIT as error:
-            if unfit is None:
-                raise
-            unfit[f"{spec.task} on {spec.data if isinstance(spec.data, str) else spec.data.name}"] = str(error)
-            continue
-        prepared.append(_Prepared(spec, task, samples))
-    return prepared
-
-
-def _of_control(job: _Prepared, control: Embedder, not_run: dict[str, str]) -> Outcome | None:
+def _of_control(job: Job, control: Embedder, not_run: dict[str, str]) -> Outcome | None:
     try:
         task = job.spec.build(control.model)
         task.check(control.model, job.samples)
@@ -212,7 +221,7 @@ def _of_control(job: _Prepared, control: Embedder, not_run: dict[str, str]) -> O
         return None
 
 
-def _rows(job: _Prepared, own: Outcome, bare: Outcome | None, control: Outcome | None) -> list[ReadoutRow]:
+def _rows(job: Job, own: Outcome, bare: Outcome | None, control: Outcome | None) -> list[ReadoutRow]:
     rows = []
     for metric in own.scores:
         with_map, without, of_control = (_finite(outcome, metric) for outcome in (own, bare, control))

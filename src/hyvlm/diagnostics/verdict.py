@@ -97,19 +97,23 @@ def judge(ratios: Sequence[RelationRatios], readout: ReadoutAblation, thresholds
         if found is None:
             missing.append(f"no pair gives {symbol}")
             continue
-        text = f"{symbol} {found.low:.3f} to {found.high:.3f} ({found.relation})"
-        (agrees if _strays(found) <= limits.tolerance else against).append(text)
+        text = f"{symbol} of {found.low:.3f} to {found.high:.3f} ({found.relation})"
+        if _strays(found) <= limits.tolerance:
+            agrees.append(f"{text} is within 1 ± {limits.tolerance:g}")
+        else:
+            against.append(f"{text} leaves 1 ± {limits.tolerance:g}")
     if change is None:
         missing.append(_why_no_score(readout))
+    elif abs(change.points) <= limits.max_change:
+        agrees.append(f"{_describe(change, limits)}, at most {_points(limits.max_change)}")
     else:
-        (agrees if abs(change.points) <= limits.max_change else against).append(_describe(change, limits))
-    bounds = f"within 1 ± {limits.tolerance:g}, no score moved by more than {limits.max_change:g} points"
+        against.append(f"{_describe(change, limits)}, more than {_points(limits.max_change)}")
     if against:
-        return Verdict(False, f"not weakly hyperbolic ({bounds}): {'; '.join(against)}", evidence, limits)
+        return Verdict(False, f"not weakly hyperbolic: {'; '.join(against)}", evidence, limits)
     if missing:
-        known = f"; so far {', '.join(agrees)}" if agrees else ""
+        known = f"; so far, {'; '.join(agrees)}" if agrees else ""
         return Verdict(None, f"cannot tell: {'; '.join(missing)}{known}", evidence, limits)
-    return Verdict(True, f"weakly hyperbolic ({bounds}): {'; '.join(agrees)}", evidence, limits)
+    return Verdict(True, f"weakly hyperbolic: {'; '.join(agrees)}", evidence, limits)
 
 
 def no_verdict(reason: str, thresholds: Thresholds | None = None) -> Verdict:
@@ -135,11 +139,13 @@ def _largest_change(readout: ReadoutAblation) -> Change | None:
 
 
 def _describe(change: Change, limits: Thresholds) -> str:
-    where = f"{change.task} {change.metric} on {change.data}"
-    text = f"largest change without the map {change.points:+.2f} points ({where})"
-    if change.points_per_sample > limits.max_change:
-        text += f", where one sample is worth {change.points_per_sample:.2f}"
-    return text
+    worth = f", where one sample is worth {change.points_per_sample:.2f}"
+    where = f"{change.task} {change.metric} on {change.data}{worth * (change.points_per_sample > limits.max_change)}"
+    return f"without the map a score moves by {change.points:+.2f} points ({where})"
+
+
+def _points(value: float) -> str:
+    return f"{value:g} point" if value == 1 else f"{value:g} points"
 
 
 def _why_no_score(readout: ReadoutAblation) -> str:
