@@ -17,12 +17,14 @@ from hyvlm.diagnostics.subset import spread
 from hyvlm.errors import MissingExtra
 from hyvlm.evaluation.embed import Annotated, Embedder, ImageEmbeddings
 from hyvlm.evaluation.runner import EvalSpec
-from hyvlm.evaluation.task import Outcome, Task
+from hyvlm.evaluation.task import TASKS, Outcome, Task
 from hyvlm.geometry import Euclidean, Lorentz, Product, ProductLorentz
 from hyvlm.models import DualEncoder
 
 #: What a task raises where the data or the model cannot serve it.
 UNFIT = (ValueError, FileNotFoundError, MissingExtra)
+#: Metrics in percent of another score: where that one is small they jump, whatever moved.
+RELATIVE = ("drop_", "mean_drop")
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,8 @@ class ReadoutRow:
 
     @property
     def points(self) -> float | None:
-        """The difference in points of a hundred; None for what is no share (edges, ranks, lengths)."""
-        if self.difference is None or self.unit not in ("%", "points", ""):
+        """The difference in points of a hundred; None for what is no share (edges, ranks, lengths, relative drops)."""
+        if self.difference is None or self.unit not in ("%", "points", "") or self.metric.startswith(RELATIVE):
             return None
         if self.unit:
             return self.difference
@@ -152,20 +154,21 @@ class Plan:
 
 
 def plan_readout(
-    specs: Sequence[EvalSpec], model: DualEncoder, *, limit: int | None = None, must_run: bool = False
+    specs: Sequence[EvalSpec], model: DualEncoder, *, limit: int | None = None, must_run: bool = True
 ) -> Plan:
     """Open and check every task; no image is read.
 
     Args:
         limit: At most so many samples of each set, see :func:`spread`.
-        must_run: A task that the data or the model cannot serve is an error; otherwise it is listed with the reason.
+        must_run: A task that settings, data or model do not fit is an error; otherwise it is listed with the reason.
     Raises:
-        ValueError, FileNotFoundError: An unknown task or setting; with ``must_run`` also what a check of the task says.
+        ValueError, FileNotFoundError: An unknown task; with ``must_run`` also what a check of the task says.
     """
     plan, opened = Plan([], {}), dict[tuple[str, str | None, str], SampleSet]()
     for spec in specs:
-        task = spec.build(model)
+        TASKS[spec.task]  # an unknown task is an error in any case
         try:
+            task = spec.build(model)
             samples = spread(_open(spec, task, opened), limit)
             task.check(model, samples)
         except UNFIT as error:
