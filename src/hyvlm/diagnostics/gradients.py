@@ -62,8 +62,8 @@ def curvature_gradients(
     """Gradient of every term with respect to ``log c``, the logarithm of the curvature magnitude.
 
     The tangent vectors at the origin are held fixed, as the encoders give them, and lifted anew: ``c`` is the only
-    variable. Batches are consecutive samples with all their parts, in float64; a shorter last one counts only if it is
-    the only one.
+    variable. What the objective detaches stays detached, so these are the gradients of a training step. Batches are
+    consecutive samples with all their parts, in float64; a shorter last one counts only if it is the only one.
 
     Args:
         views: Points on ``manifold``.

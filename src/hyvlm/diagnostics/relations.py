@@ -29,16 +29,18 @@ class Pair:
     Attributes:
         general, specific: Angles and cones open at the first; a distance is the same both ways.
         quantities: Those of :data:`QUANTITIES` that the objective measures between them.
+        ordered: Whether the objective wants the second in the cone of the first.
     """
 
     general: str
     specific: str
     quantities: tuple[str, ...]
+    ordered: bool = False
 
     @property
     def name(self) -> str:
-        """As relations are written: "text ⊒ image", or "part_image -> text" where no cone opens."""
-        return f"{self.general} {'⊒' if 'aperture' in self.quantities else '->'} {self.specific}"
+        """As relations are written: "text ⊒ image", or "part_image -> text" where the two are not ordered."""
+        return f"{self.general} {'⊒' if self.ordered else '->'} {self.specific}"
 
     def rows(self, views: Views) -> tuple[Tensor, Tensor]:
         """The matched points, ``(n, D)`` each; a part meets the whole that owns it."""
@@ -112,25 +114,26 @@ def why_left_out(term: Term, available: Collection[str]) -> str | None:
     if teacher := getattr(term, "teacher_views", ()):
         return f"needs a teacher's features of {', '.join(teacher)}, which are not collected"
     missing = [view for view in term.views if view not in available or GROUP_OF_VIEW[view] == "query"]
-    return f"needs {', '.join(missing)}, which the data do not give" if missing else None
+    return f"needs points of {', '.join(dict.fromkeys(missing))}, which are not collected" if missing else None
 
 
 def relations_of(objective: Objective, available: Collection[str]) -> Relations:
     """The pairs of views between which ``objective`` measures something.
 
-    A contrast asks both ways for one distance; where a cone opens between its two views, the pair is written as there.
+    A contrast asks both ways for one distance; where an angle opens between its two views, it joins that pair.
 
     Args:
         available: The views that have points.
     """
     asked: list[tuple[tuple[str, str], set[str]]] = []
-    left_out = []
+    ordered, left_out = set(), []
     for term in objective.terms:
         reason = why_left_out(term, available)
         if reason is None and isinstance(term, Contrast):
             asked.append(((term.anchor, term.candidate), {term.similarity}))
         elif reason is None and isinstance(term, Entailment | Calibration):
             asked.append(((term.general, term.specific), quantities_of(term.loss)))
+            ordered.add((term.general, term.specific))
         else:
             left_out.append(f"{term.name}: {reason or 'relates no two views'}")
     found: dict[tuple[str, str], set[str]] = {}
@@ -138,7 +141,10 @@ def relations_of(objective: Objective, available: Collection[str]) -> Relations:
         turned = ends[::-1]
         same_pair = turned if quantities == {"distance"} and ends not in found and turned in found else ends
         found.setdefault(same_pair, set()).update(quantities)
-    pairs = (Pair(*ends, tuple(q for q in QUANTITIES if q in quantities)) for ends, quantities in found.items())
+    pairs = [
+        Pair(*ends, quantities=tuple(q for q in QUANTITIES if q in quantities), ordered=ends in ordered)
+        for ends, quantities in found.items()
+    ]
     return Relations(tuple(pairs), tuple(left_out))
 
 
