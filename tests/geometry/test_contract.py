@@ -10,6 +10,7 @@ from hyvlm.geometry import MANIFOLDS, Manifold
 
 SETTINGS: dict[str, list[dict[str, object]]] = {
     "lorentz": [{}, {"c": 0.3, "learn": False}, {"c": 10.0, "bounds": None}],
+    "flat_product": [{"factors": 4}, {"factors": 2, "aperture_radius": [0.1, 0.7], "metric": "l2"}],
     "product": [{"factors": 4}, {"factors": 2, "c": [0.3, 4.0], "metric": "l2"}],
 }
 BUILT = [(name, options) for name in MANIFOLDS for options in SETTINGS.get(name, [{}])]
@@ -27,7 +28,7 @@ def features() -> Tensor:
 
 
 def test_names() -> None:
-    assert list(MANIFOLDS) == ["euclidean", "lorentz", "product", "sphere"]
+    assert list(MANIFOLDS) == ["euclidean", "flat_product", "lorentz", "product", "sphere"]
     with pytest.raises(ValueError, match=r"unknown manifold 'lorenz'\. Did you mean 'lorentz'"):
         MANIFOLDS["lorenz"]
 
@@ -107,6 +108,30 @@ def test_cones(manifold: Manifold, features: Tensor) -> None:
     assert torch.equal(manifold.saturated(points), manifold.half_aperture(points) == torch.pi / 2)
     assert torch.allclose(manifold.logmap0(manifold.expmap0(features)), features, rtol=1e-13)
     assert torch.allclose(manifold.inner(points, points), manifold.pairwise_inner(points, points).diagonal(), atol=1e-9)
+
+
+def test_the_flat_twin_has_the_curved_one_s_tangent_vectors_and_nearly_its_cones(
+    manifold: Manifold, features: Tensor
+) -> None:
+    if not hasattr(manifold, "flat"):
+        assert not hasattr(manifold, "half_aperture")
+        return
+    flat = manifold.flat()
+    assert flat.flat() is flat
+    small = 1e-4 * features
+    curved = manifold.lift(small)
+    assert torch.equal(flat.lift(small), small)
+    assert torch.allclose(flat.radius(small), manifold.radius(curved), rtol=1e-13)
+    assert torch.allclose(flat.pairwise_distance(small, small), manifold.pairwise_distance(curved, curved), rtol=1e-6)
+    assert torch.allclose(
+        flat.pairwise_exterior_angle(small, small), manifold.pairwise_exterior_angle(curved, curved), atol=1e-6
+    )
+    assert flat.saturated(small).all()
+    assert manifold.saturated(curved).all()
+    if (curvature := manifold.describe().get("c")) is not None:
+        root = torch.tensor(curvature, dtype=torch.float64).sqrt()  # R = 2K / sqrt(c), in every factor
+        radius = torch.tensor((flat.factor if hasattr(flat, "factor") else flat).aperture_radius, dtype=torch.float64)
+        assert torch.allclose(radius * root, torch.full_like(root, 0.2), rtol=1e-6)
 
 
 def test_midpoint(manifold: Manifold, features: Tensor) -> None:

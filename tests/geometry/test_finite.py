@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hyvlm.geometry import Euclidean, Lorentz, Manifold, ProductLorentz, Sphere
+from hyvlm.geometry import Euclidean, Lorentz, Manifold, ProductEuclidean, ProductLorentz, Sphere
 
 MANIFOLDS = {
     "lorentz": lambda c: Lorentz(c=c),
@@ -14,6 +14,7 @@ MANIFOLDS = {
     "sphere": lambda c: Sphere(),
     "product l1": lambda c: ProductLorentz(factors=3, c=[0.1, c, 10.0]),
     "product l2": lambda c: ProductLorentz(factors=3, c=[0.1, c, 10.0], metric="l2"),
+    "flat product": lambda c: ProductEuclidean(factors=3, aperture_radius=[0.1, 1.0, 10.0]),
 }
 ONE = ["lift", "expmap0", "logmap0", "time", "radius", "half_aperture", "midpoint", "to_klein", "to_poincare"]
 PAIRED = ["distance", "exterior_angle"]
@@ -67,7 +68,7 @@ def test_points(name: str, dtype: torch.dtype, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["norms", "zero", "coincident far", "line", "tiny", "mixed"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", [m for m in MANIFOLDS if m != "euclidean"])
+@pytest.mark.parametrize("name", [m for m in MANIFOLDS if m not in ("euclidean", "flat product")])
 def test_lifted_features_up_to_the_bound(name: str, dtype: torch.dtype, kind: str) -> None:
     for c in (0.1, 1.0, 10.0):
         manifold = MANIFOLDS[name](c).to(dtype)
@@ -90,7 +91,8 @@ def test_distance_from_the_origin_has_its_true_gradient(name: str) -> None:
     # The exponential map is an isometry at the origin to first order, so stepping toward y gains the whole step.
     blocks = y.unflatten(-1, (3, 2)) if "product" in name else y.unflatten(-1, (1, 6))
     radii = manifold.factor.radius(blocks) if "product" in name else torch.ones(1, 1, dtype=torch.float64)
-    share = {"product l1": torch.full_like(radii, 1 / 3), "product l2": radii / (3 * radii.square().mean(-1).sqrt())}
+    third = torch.full_like(radii, 1 / 3)
+    share = {"product l1": third, "flat product": third, "product l2": radii / (3 * radii.square().mean(-1).sqrt())}
     expected = -(blocks / blocks.norm(dim=-1, keepdim=True) * share.get(name, radii).unsqueeze(-1)).flatten(-2)
     assert torch.allclose(slope, expected, rtol=1e-13)
     assert torch.allclose(pairwise, expected, rtol=1e-13)

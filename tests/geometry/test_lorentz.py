@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from hyvlm.geometry import Euclidean, Lorentz, ProductLorentz, Sphere
+from hyvlm.geometry import Euclidean, Lorentz, ProductEuclidean, ProductLorentz, Sphere
 
 BOUND = {torch.float32: 40.0, torch.float64: 350.0}
 
@@ -62,6 +62,8 @@ def test_settings_out_of_range(options: dict[str, object], message: str) -> None
 def test_other_settings_out_of_range() -> None:
     for build, message in (
         (lambda: Euclidean(aperture_radius=0.0), "aperture_radius must be positive"),
+        (lambda: Euclidean(aperture_radius=[0.1, 0.0]), "aperture_radius must be positive and finite, got 0.0"),
+        (lambda: ProductEuclidean(factors=3, aperture_radius=[0.1, 0.2]), "3 factors, 2 radii"),
         (lambda: ProductLorentz(factors=0), "at least one factor"),
         (lambda: ProductLorentz(factors=2, metric="l3"), "'l1' or 'l2', got 'l3'"),
         (lambda: ProductLorentz(factors=2, c=[1.0]), "2 factors, 1 curvatures"),
@@ -186,6 +188,22 @@ def test_product_combines_its_factors() -> None:
     assert product.describe() == {"c": pytest.approx([10.0] * 3)}
     product.lift(torch.cat([1e4 * v[:1], v[1:]]))
     assert product.bounded.item() == 3
+
+
+def test_flat_product_combines_its_factors() -> None:
+    x, y, radii = random_points(4, 6), random_points(3, 6, seed=1), [0.3, 1.0, 2.0]
+    singles = [Euclidean(aperture_radius=radius) for radius in radii]
+    product = ProductEuclidean(factors=3, aperture_radius=radii)
+    parts = list(zip(singles, x.split(2, -1), y.split(2, -1), strict=True))
+    apart = torch.stack([m.pairwise_distance(a, b) for m, a, b in parts])
+    assert torch.allclose(product.pairwise_distance(x, y), apart.mean(0), rtol=1e-14)
+    assert torch.allclose(product.radius(x), torch.stack([m.radius(a) for m, a, _ in parts]).mean(0), rtol=1e-14)
+    for i, (one, a, b) in enumerate(parts):
+        assert torch.equal(product.half_aperture(x)[:, i], one.half_aperture(a))
+        assert torch.equal(product.saturated(x)[:, i], one.saturated(a))
+        angles = one.pairwise_exterior_angle(a, b)
+        assert torch.allclose(product.pairwise_exterior_angle(x, y)[..., i], angles, rtol=1e-13)
+    assert product.describe() == {}
 
 
 def test_product_against_reference_scores() -> None:

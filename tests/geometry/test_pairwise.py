@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hyvlm.geometry import Euclidean, Lorentz, Manifold, ProductLorentz, Sphere, pairs
+from hyvlm.geometry import Euclidean, Lorentz, Manifold, ProductEuclidean, ProductLorentz, Sphere, pairs
 
 MANIFOLDS = {
     "lorentz 0.1": lambda: Lorentz(c=0.1),
@@ -16,6 +16,7 @@ MANIFOLDS = {
     "sphere": Sphere,
     "product l1": lambda: ProductLorentz(factors=2, c=[0.3, 4.0]),
     "product l2": lambda: ProductLorentz(factors=2, c=[0.3, 4.0], metric="l2"),
+    "flat product": lambda: ProductEuclidean(factors=2, metric="l2"),
 }
 PAIRED = {"pairwise_distance": "distance", "pairwise_exterior_angle": "exterior_angle", "pairwise_inner": "inner"}
 FUNCTIONS = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -12,22 +13,26 @@ from hyvlm.geometry.manifold import MANIFOLDS, Manifold, check_pairwise, check_s
 from hyvlm.geometry.numerics import angle_of, dot, full_precision, nonzero, norm, safe_sqrt, unit
 from hyvlm.geometry.pairs import CANCELLED, replace_pairs
 
+#: ``2K/sqrt(c)`` at ``K = 0.1`` and ``c = 0.1``, where the curvature of the hyperbolic twins settles.
+APERTURE_RADIUS = 0.2 / math.sqrt(0.1)
+
 
 @MANIFOLDS.register("euclidean")
 class Euclidean(Manifold):
     """Euclidean space with the flat formulas of *How Hyperbolic Are Hyperbolic Vision-Language Models?*, Eq. 3-5.
 
     Args:
-        aperture_radius: Radius ``R`` of the ball around the origin where cones are undefined. The default is
-            ``2K/sqrt(c)`` at ``K = 0.1`` and ``c = 0.1``, where the curvature of the hyperbolic twins settles.
+        aperture_radius: Radius ``R`` of the ball around the origin where cones are undefined; one per factor where the
+            module holds the factors of a product, whose points are ``(..., F, D)``.
     Raises:
-        ValueError: If the radius is not positive.
+        ValueError: If a radius is not positive and finite.
     """
 
-    def __init__(self, *, aperture_radius: float = 0.2 / math.sqrt(0.1)) -> None:
+    def __init__(self, *, aperture_radius: float | Sequence[float] = APERTURE_RADIUS) -> None:
         super().__init__()
-        if aperture_radius <= 0:
-            raise ValueError(f"aperture_radius must be positive, got {aperture_radius}")
+        for radius in [aperture_radius] if isinstance(aperture_radius, int | float) else aperture_radius:
+            if not 0 < radius < math.inf:
+                raise ValueError(f"aperture_radius must be positive and finite, got {radius}")
         self.aperture_radius = aperture_radius
 
     @full_precision
@@ -115,7 +120,11 @@ class Euclidean(Manifold):
 
     def _ball_over_norm(self, x: Tensor) -> Tensor:
         length = norm(x)
-        return torch.where(length == 0, torch.inf, self.aperture_radius / nonzero(length))
+        return torch.where(length == 0, torch.inf, x.new_tensor(self.aperture_radius) / nonzero(length))
+
+    def flat(self) -> Euclidean:
+        """Itself."""
+        return self
 
     @full_precision
     def radius(self, x: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hyvlm.geometry import hyperboloid
+from hyvlm.geometry.euclidean import Euclidean
 from hyvlm.geometry.manifold import MANIFOLDS, Manifold, check_pairwise, check_same_dim
 from hyvlm.geometry.numerics import asinhc, dot, full_precision, nonzero, norm, sinhc, unit
 
@@ -248,6 +249,14 @@ class Lorentz(Manifold):
     def from_poincare(self, p: Tensor) -> Tensor:
         """Inverse of :meth:`to_poincare`: ``2 p / (sqrt(c) (1 - |p|^2))``; a ``p`` on the rim counts as just inside."""
         return (2 / (self._c(p).sqrt() * _room(p))).unsqueeze(-1) * p
+
+    def flat(self) -> Euclidean:
+        """The space that is left when the exponential map is dropped, with ``R = 2K/sqrt(c)`` at the present curvature.
+
+        Source: How Hyperbolic Are Hyperbolic Vision-Language Models?, section 4.3.
+        """
+        radius = 2 * self.aperture_constant * torch.exp(-0.5 * self.log_c.detach().double())
+        return Euclidean(aperture_radius=radius.tolist())
 
     @torch.no_grad()
     def constrain_(self) -> None:

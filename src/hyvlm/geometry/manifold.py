@@ -12,11 +12,12 @@ MANIFOLDS: Registry[type[Manifold]] = Registry("manifold")
 
 
 class Manifold(nn.Module):
-    """Base of :class:`Lorentz`, :class:`Euclidean`, :class:`Sphere` and :class:`ProductLorentz`.
+    """Base of :class:`Lorentz`, :class:`Euclidean`, :class:`Sphere` and the products of the first two.
 
     Paired functions broadcast leading axes and return ``(...)``; pairwise ones take ``(..., N, D)`` and ``(..., M, D)``
     and return ``(..., N, M)``. Distances are in units of length, angles in radians. All but the sphere also have an
-    origin with entailment cones: ``exterior_angle``, ``half_aperture``, ``radius`` and what belongs to them.
+    origin with entailment cones: ``exterior_angle``, ``half_aperture``, ``radius`` and what belongs to them, and
+    ``flat()``, the space that is left when the exponential map is dropped.
     """
 
     @abstractmethod
