@@ -20,6 +20,7 @@ MANIFOLD_SETTINGS: dict[str, dict[str, Any]] = {
     "euclidean": {"name": "euclidean"},
     "sphere": {"name": "sphere"},
     "product": {"name": "product", "factors": 4},
+    "flat product": {"name": "flat_product", "factors": 4},
 }
 TOKENS = torch.tensor([[49406, 320, 1125, 49407, 0], [49406, 49407, 0, 0, 0]])
 

@@ -47,7 +47,7 @@ def zero_shot(
         raise ValueError(f"no image of {samples.name} has exactly one label; for label sets use the task 'multilabel'")
     target = torch.tensor([annotation.labels[0] for annotation in images.annotations])
     with evaluation_mode(embedder.model):
-        predictions = classify(embedder.model.score, images.points, points, target)
+        predictions = classify(embedder.model.class_score, images.points, points, target)
     absent = len(samples.classes) - len(target.unique())
     if absent:
         notes.append(f"{absent} of {len(samples.classes)} classes have no image and do not enter the mean per class")
@@ -55,7 +55,7 @@ def zero_shot(
 
 
 def prompt_points(embedder: Embedder, samples: SampleSet, templates: str) -> tuple[Tensor, dict[str, Any], list[str]]:
-    """One point per class, ``(C, D)``; the facts they depend on, and what is odd about the class names."""
+    """What stands for each class (``model.class_score``); the facts it depends on, and what is odd about the class names."""
     prompts = read_templates(templates)
     details = {
         "classes": len(samples.classes),

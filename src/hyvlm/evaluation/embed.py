@@ -266,7 +266,7 @@ class Embedder:
         return entry.tensors["points"][[row[text] for text in texts]].to(self.device)
 
     def class_points(self, classes: Sequence[str], templates: Sequence[str]) -> Tensor:
-        """Points ``(C, D)`` of classes, prompts averaged in the tangent space; equal names, equal points."""
+        """What stands for each class, see :meth:`DualEncoder.ensemble`; equal names, equal points."""
         distinct = list(dict.fromkeys(classes))
         prompts = [template.replace("{}", name) for name in distinct for template in templates]
         tokens = self.tokenizer(prompts).unflatten(0, (len(distinct), len(templates)))

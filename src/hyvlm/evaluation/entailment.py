@@ -25,7 +25,7 @@ from hyvlm.evaluation.metrics import BLOCK
 from hyvlm.evaluation.prompts import hash_lines
 from hyvlm.evaluation.retrieval import captioned_images
 from hyvlm.evaluation.task import TASKS, Outcome, Task, size_notes
-from hyvlm.geometry import Manifold, ProductLorentz
+from hyvlm.geometry import Manifold, Product
 from hyvlm.losses.entailment import HasCones
 from hyvlm.registry import unknown
 
@@ -74,7 +74,7 @@ def _cosine(manifold: Manifold, image: Tensor, caption: Tensor) -> Tensor:
 
 
 def _factors(manifold: Manifold, points: Tensor) -> Tensor:
-    return manifold.split(points) if isinstance(manifold, ProductLorentz) else points.unsqueeze(-2)
+    return manifold.split(points) if isinstance(manifold, Product) else points.unsqueeze(-2)
 
 
 #: How a pair is scored by the cone at its caption.

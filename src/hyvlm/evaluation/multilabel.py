@@ -34,7 +34,7 @@ class MultiLabel(Task):
         points, details, notes = prompt_points(embedder, samples, self.templates)
         images = embedder.images(samples, resize=self.resize, image_size=self.image_size)
         with evaluation_mode(embedder.model):
-            blocks = [scores.cpu() for _, scores in score_blocks(embedder.model.score, images.points, points)]
+            blocks = [scores.cpu() for _, scores in score_blocks(embedder.model.class_score, images.points, points)]
         scores = torch.cat(blocks).numpy()
         positive = np.zeros(scores.shape, dtype=bool)
         valid = np.ones(scores.shape, dtype=bool)

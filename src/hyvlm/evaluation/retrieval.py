@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hyvlm.data.catalog import SampleSet
 from hyvlm.evaluation.embed import Embedder, ImageEmbeddings, evaluation_mode
-from hyvlm.evaluation.metrics import Ranks, retrieval_ranks
+from hyvlm.evaluation.metrics import Ranks, ScoreFunction, retrieval_ranks
 from hyvlm.evaluation.prompts import hash_lines
 from hyvlm.evaluation.task import TASKS, Outcome, Task, choice_of_captions, percent, size_notes
 from hyvlm.models import DualEncoder
@@ -61,12 +61,16 @@ def rank_both_ways(model: DualEncoder, images: Tensor, texts: Tensor, owner: Ten
         owner: ``(m,)`` int64, the image of each text.
     """
     each = torch.arange(len(images))
-    score = model.score  # always (image, text): a score may differ by direction
     with evaluation_mode(model):
         return {
-            "t2i": retrieval_ranks(lambda t, i: score(i, t).T, texts, images, owner, each),
-            "i2t": retrieval_ranks(score, images, texts, each, owner),
+            "t2i": retrieval_ranks(images_by_text(model), texts, images, owner, each),
+            "i2t": retrieval_ranks(model.score, images, texts, each, owner),
         }
+
+
+def images_by_text(model: DualEncoder) -> ScoreFunction:
+    """The model's score as texts ask it: ``(texts, images) -> (T, N)``."""
+    return lambda texts, images: model.score(images, texts, by="text").T
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -80,7 +80,7 @@ class TextRetrieval(Task):
     """Mean average precision and Precision@R of texts by text; no image is read.
 
     In a set with labels each text asks for the others of its class, else each image's first caption for its others.
-    Candidates are ranked by the model's score of (query, candidate).
+    Candidates are ranked by the manifold's score: texts have no direction among themselves.
     """
 
     version: ClassVar[int] = 1
@@ -96,7 +96,7 @@ class TextRetrieval(Task):
         points = embedder.texts(asked.texts)
         with evaluation_mode(embedder.model):
             found = ranked_precision(
-                embedder.model.score,
+                embedder.model.manifold.score,
                 points[asked.queries],
                 points[asked.gallery],
                 asked.owner[asked.queries],

@@ -18,7 +18,7 @@ from hyvlm.errors import MissingExtra
 from hyvlm.evaluation.embed import Embedder, evaluation_mode, progress
 from hyvlm.evaluation.metrics import classify
 from hyvlm.evaluation.perturbed_retrieval import PAPER_SETTINGS, PerturbedTask, draws, one_sentence_note, perturb_all
-from hyvlm.evaluation.retrieval import CaptionedImages
+from hyvlm.evaluation.retrieval import CaptionedImages, images_by_text
 from hyvlm.evaluation.task import TASKS, Outcome, size_notes
 from hyvlm.models import DualEncoder
 from hyvlm.registry import unknown
@@ -204,12 +204,11 @@ class BlipVQA(PerturbedTask):
     def _queries(self, embedder: Embedder, found: CaptionedImages) -> tuple[list[_Query], dict[str, int]]:
         """Every perturbed caption with its questions and images; how many of their first places are ties."""
         queries, tied = list[_Query](), dict.fromkeys(self.perturbations, 0)
-        score = embedder.model.score  # always (image, text)
         for how, seed in embedder.progress(draws(self.perturbations, self.seeds), "perturbed captions", "draw"):
             texts = perturb_all(found.captions, how, seed)
             with evaluation_mode(embedder.model):
                 points = embedder.texts(texts)
-                first = classify(lambda t, i: score(i, t).T, points, found.images.points, found.owner)
+                first = classify(images_by_text(embedder.model), points, found.images.points, found.owner)
             tied[how] += first.tied
             for text, truth, best in zip(texts, found.owner.tolist(), first.predicted.tolist(), strict=True):
                 questions = tuple(f"{phrase}?" for phrase in phrases(text, self.phrases))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 from collections.abc import Mapping
@@ -13,7 +14,19 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 from hyvlm.config import check_types
-from hyvlm.geometry import MANIFOLDS, Manifold, ProductLorentz, Sphere
+from hyvlm.geometry import (
+    MANIFOLDS,
+    Euclidean,
+    HasAngles,
+    Lorentz,
+    Manifold,
+    Modality,
+    Product,
+    ProductEuclidean,
+    ProductLorentz,
+    Sphere,
+    angle_similarity,
+)
 from hyvlm.models.presets import ModelConfig, resolve_model
 from hyvlm.models.towers import ImageTower, TextTower
 from hyvlm.registry import unknown
@@ -49,6 +62,8 @@ class DualEncoder(nn.Module):
         super().__init__()
         self.config: dict[str, Any] = {"model": config.to_dict(), "manifold": dict(manifold)}
         self.manifold = build_manifold(manifold)
+        if config.score == "exterior_angle" and not isinstance(self.manifold, HasAngles):
+            raise ValueError(f"model.score=exterior_angle: {manifold['name']!r} has no exterior angle")
         self.image_tower = ImageTower(**asdict(config.image))
         self.text_tower = TextTower(**asdict(config.text))
         self.image_projection = nn.Linear(config.image.width, config.dim, bias=False)
@@ -73,6 +88,16 @@ class DualEncoder(nn.Module):
         """How evaluation brings images to size, "squash" or "crop"; None leaves it to the task."""
         resize = str(self.config["model"]["resize"])
         return None if resize == "by_task" else resize
+
+    @property
+    def by_angle(self) -> bool:
+        """Whether pairs are ranked by an angle, which has a direction."""
+        return bool(self.config["model"]["score"] == "exterior_angle")
+
+    @property
+    def as_trained(self) -> bool:
+        """Whether read-out ranks by what contrast was trained on, not as the method's released evaluation."""
+        return bool(self.config["model"]["readout"] == "trained")
 
     def image_features(self, pixels: Tensor) -> Tensor:
         """Tangent vectors before scaling, ``(B, D)``.
@@ -206,7 +231,7 @@ class DualEncoder(nn.Module):
         return points.squeeze(1), Tokens(lifted, mask)
 
     def class_points(self, tokens: Tensor, *, chunk: int = 1024) -> Tensor:
-        """One point per class, ``(C, D)``, from its prompts.
+        """What stands for each class at read-out, from its prompts: see :meth:`ensemble`.
 
         Args:
             tokens: ``(C, P, L)``, P prompts a class.
@@ -218,17 +243,74 @@ class DualEncoder(nn.Module):
         return self.ensemble(features.unflatten(0, tokens.shape[:2]))
 
     def ensemble(self, features: Tensor) -> Tensor:
-        """Features of prompts ``(C, P, D)`` to one point per class ``(C, D)``.
+        """Features of prompts ``(C, P, D)`` to what :meth:`class_score` takes: one point per class, ``(C, D)``.
 
-        The mean is taken in the tangent space, before scaling and lift; on the sphere, of normalised features.
+        The mean is taken in the tangent space, before scaling and lift; on the sphere, of normalised features. A model
+        that ranks by angle keeps all prompts, ``(C, P, D)`` points: the mean is one of scores (as released).
         """
+        if self.by_angle:
+            return self.lift_text(features)
         with torch.autocast(features.device.type, enabled=False):
             mean = self.manifold.average_features(_at_least_float32(features), dim=1)
         return self.lift_text(mean)
 
-    def score(self, x: Tensor, y: Tensor) -> Tensor:
-        """What ranks ``x`` ``(N, D)`` against ``y`` ``(M, D)``, ``(N, M)``, higher is closer: the manifold's score."""
-        return self.manifold.score(x, y)
+    def score(self, images: Tensor, texts: Tensor, *, by: Modality = "image") -> Tensor:
+        """What ranks images against texts, ``(N, M)``, higher is closer; ``model.score`` and ``readout`` say what it is.
+
+        Args:
+            images, texts: Points ``(N, D)`` and ``(M, D)``.
+            by: Who asks: "image" ranks texts for every image, "text" images for every text. Only a score by angle has
+                a direction; for points of one modality, which have none, use ``model.manifold.score``.
+        """
+        if self.by_angle:
+            if (by == "image") == self.as_trained:
+                return angle_similarity(self._with_angles, images, texts, at="image")
+            return angle_similarity(self._with_angles, texts, images, at="text").mT
+        if not self.as_trained and isinstance(self.manifold, ProductLorentz):
+            return self.manifold.pairwise_inner(images, texts)
+        return self.manifold.score(images, texts)
+
+    def class_score(self, images: Tensor, classes: Tensor) -> Tensor:
+        """What ranks classes for every image, ``(N, C)``: the score, or the mean over a class's prompts of the angle.
+
+        Args:
+            images: Points ``(N, D)``.
+            classes: What :meth:`class_points` gives, ``(C, D)`` or, by angle, ``(C, P, D)``.
+        """
+        if not self.by_angle:
+            return self.score(images, classes)
+        scores = angle_similarity(self._with_angles, images, classes.flatten(0, 1), at="image")
+        return scores.unflatten(1, classes.shape[:2]).mean(-1)
+
+    @property
+    def _with_angles(self) -> HasAngles:
+        assert isinstance(self.manifold, HasAngles)  # checked when the model was built
+        return self.manifold
+
+    def flat(self) -> DualEncoder:
+        """The same model read without the exponential map: points are the tangent vectors, in flat space.
+
+        Towers, projections and scales are shared, not copied; cones keep their size by ``R = 2K/sqrt(c)``. The score
+        stays what it was trained on, with distances and angles of flat space.
+
+        Raises:
+            ValueError: The manifold has no exponential map (CLIP's sphere).
+        Source: How Hyperbolic Are Hyperbolic Vision-Language Models?, section 4.2.
+        """
+        if not isinstance(self.manifold, Lorentz | Euclidean | ProductLorentz | ProductEuclidean):
+            raise ValueError(
+                f"the manifold {type(self.manifold).__name__} has no exponential map that could be dropped"
+            )
+        space = self.manifold.flat()
+        twin = copy.copy(self)
+        twin._modules = {**self._modules, "manifold": space}  # a copied module shares the dictionary of its children
+        if isinstance(space, ProductEuclidean):
+            settings = {"name": "flat_product", "factors": space.factors, "metric": space.metric}
+            settings["aperture_radius"] = space.factor.aperture_radius
+        else:
+            settings = {"name": "euclidean", "aperture_radius": space.aperture_radius}
+        twin.config = {**self.config, "manifold": settings}
+        return twin
 
     @torch.no_grad()
     def constrain_(self) -> None:
@@ -248,7 +330,7 @@ def _at_least_float32(x: Tensor) -> Tensor:
 
 
 def _initial_log_scale(dim: int, manifold: Manifold) -> Tensor:
-    if isinstance(manifold, ProductLorentz):
+    if isinstance(manifold, Product):
         if dim % manifold.factors:
             raise ValueError(f"model.dim must be divisible by manifold.factors, got {dim} and {manifold.factors}")
         return torch.full((manifold.factors,), -0.5 * math.log(dim / manifold.factors))

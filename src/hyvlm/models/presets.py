@@ -69,6 +69,11 @@ class ModelConfig:
         pixel_mean, pixel_std: What pixels in [0, 1] are normalised with.
         resize: How evaluation brings images to size, see :func:`hyvlm.data.transforms.eval_transform`. "by_task" leaves
             it to the task: the MERU lineage squashes for retrieval and crops for classification.
+        score: What pairs are ranked by: "distance" is minus the manifold's distance (on the sphere the cosine),
+            "exterior_angle" ATMG's angle, which has a direction.
+        readout: "trained" ranks by what contrast was trained on, "published" by what the method's released evaluation
+            uses where that ranks differently: the sum of the factors' inner products for a product of Lorentz factors
+            (PHyCLIP), the angle at the other side for "exterior_angle" (ATMG).
     """
 
     image: ImageTowerConfig
@@ -77,6 +82,8 @@ class ModelConfig:
     pixel_mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     pixel_std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     resize: Literal["by_task", "squash", "crop"] = "by_task"
+    score: Literal["distance", "exterior_angle"] = "distance"
+    readout: Literal["trained", "published"] = "trained"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists and numbers, as YAML and JSON know them."""

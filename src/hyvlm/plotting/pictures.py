@@ -17,6 +17,7 @@ from hyvlm.data.catalog import SampleSet, open_data
 from hyvlm.data.sentences import PERTURBATIONS, perturb, split_sentences
 from hyvlm.evaluation.embed import Embedder, evaluation_mode
 from hyvlm.evaluation.perturbed_ranks import HasPairwiseCones, entailment_margin
+from hyvlm.evaluation.retrieval import images_by_text
 from hyvlm.evaluation.runner import choose_device
 from hyvlm.files import check_folder, write_text
 from hyvlm.geometry import Sphere
@@ -287,7 +288,7 @@ def first_found(embedder: Embedder, gathered: Gathered, name: str, texts: Sequen
     """For each text: the best image, and the rank of the chosen one; an image as good as it counts as better."""
     points = gathered.points[name]
     with evaluation_mode(embedder.model):
-        scores = embedder.model.score(points, embedder.texts(texts)).T.cpu()
+        scores = images_by_text(embedder.model)(embedder.texts(texts), points).cpu()
     found = []
     for row in scores:
         rank = int((row >= row[0]).sum())
