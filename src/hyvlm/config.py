@@ -69,6 +69,7 @@ class TrainConfig:
     lr: float = 5.0e-4
     weight_decay: float = 0.2
     decay_gains_and_biases: bool = False
+    decay_scalars: bool = False
     betas: tuple[float, float] = (0.9, 0.98)
     eps: float = 1.0e-8
     warmup_steps: int = 4000

@@ -42,6 +42,10 @@ def test_released_runs_decayed_gains_and_biases_but_no_learnable_scalar():
     }
 
 
+def test_published_phyclip_decays_curvatures_and_scales_but_no_temperature():
+    assert names_that_decay(decay_scalars=True) == {"linear.weight", "log_c"}
+
+
 def test_learning_rate_rises_then_falls_to_zero():
     config = TrainConfig(steps=110, batch_size=1, lr=2.0, warmup_steps=10)
     assert learning_rate(0, config) == pytest.approx(0.2)

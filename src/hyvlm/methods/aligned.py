@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from hyvlm.geometry import Manifold
+from hyvlm.geometry import HasAngles, Manifold, angle_similarity
 from hyvlm.types import GROUP_OF_VIEW, Views
 
 #: What means and entropies run over: the global batch, or each process's rows, averaged over processes (as released).
@@ -56,6 +56,12 @@ class AlignedViews:
         matrix = self.manifold.similarity(self.views.rows(anchor), self.views.points[candidate])
         self._similarity[anchor, candidate] = matrix
         return matrix
+
+    def angle_similarity(self, anchor: str, candidate: str) -> Tensor:
+        """:meth:`similarity` by the exterior angle at the anchors; each direction of a pair has a matrix of its own."""
+        assert isinstance(self.manifold, HasAngles)  # a need of the relation
+        rows, points = self.views.rows(anchor), self.views.points[candidate]
+        return angle_similarity(self.manifold, rows, points, at="image" if anchor.endswith("image") else "text")
 
     def rows_to(self, view: str, group: str) -> Tensor:
         """For each of this process's rows of ``group``, the index of its own point of ``view``, ``(n,)``."""

@@ -12,11 +12,14 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from hyvlm.geometry import Manifold
+from hyvlm.geometry import HasAngles, Manifold
 from hyvlm.losses import MEASURES, HasCones, HasRadius, calibration_rows, contrast_rows, entropy_rows, uncertainty
 from hyvlm.methods.aligned import AlignedViews, OverRows, finer_group, view_of
 from hyvlm.registry import unknown
 from hyvlm.types import GROUP_OF_VIEW
+
+#: What contrast compares points by.
+SIMILARITIES = ("distance", "exterior_angle")
 
 
 class Term(Protocol):
@@ -49,6 +52,7 @@ class Contrast:
     candidate: str
     weight: float
     scale: str
+    similarity: str
     owner_repeated: bool
     exclude_positive: bool
     over_rows: OverRows
@@ -65,11 +69,13 @@ class Contrast:
 
     @property
     def needs(self) -> dict[str, type]:
-        return needs_of(self.tempered_by)
+        angles: dict[str, type] = {"exterior angles": HasAngles} if self.similarity == "exterior_angle" else {}
+        return angles | needs_of(self.tempered_by)
 
     def share(self, batch: AlignedViews) -> Tensor:
         group = GROUP_OF_VIEW[self.anchor]
-        logits = batch.similarity(self.anchor, self.candidate) * batch.scales[self.scale]
+        compare = batch.angle_similarity if self.similarity == "exterior_angle" else batch.similarity
+        logits = compare(self.anchor, self.candidate) * batch.scales[self.scale]
         if self.tempered_by is not None:
             with torch.no_grad():
                 u = uncertainty(batch.views.rows(self.anchor), batch.manifold, self.tempered_by)
@@ -176,6 +182,7 @@ def contrast(
     *relations: str,
     weight: float = 1.0,
     scale: str = "global",
+    similarity: str = "distance",
     owner_repeated: bool = False,
     exclude_positive: bool = False,
     over_rows: OverRows = "mean",
@@ -188,6 +195,8 @@ def contrast(
         relations: One or more of them; each gets ``weight``.
         weight: Of each relation in the total.
         scale: Name of the learnable inverse temperature.
+        similarity: One of :data:`SIMILARITIES`: what the manifold is trained on (minus its distance, on the sphere the
+            cosine), or the exterior angle at the anchor (ATMG), between views of different modalities.
         owner_repeated: Each whole counts once per part that it owns, so a sample's other parts act as negatives with
             the same embedding and a whole without parts drops out (released UNCHA). Nothing is repeated in memory.
         exclude_positive: Leave the positive out of the denominator; a row without negatives is 0.
@@ -199,6 +208,8 @@ def contrast(
         ValueError: Unknown view, a candidate of which a row has several, or an option that fits no such relation.
     """
     check_measure(tempered_by)
+    if similarity not in SIMILARITIES:
+        raise ValueError(unknown("similarity", similarity, list(SIMILARITIES)))
     terms = []
     for relation in relations:
         anchor, candidate = split(relation, "->", parents=False)
@@ -208,12 +219,15 @@ def contrast(
             )
         if owner_repeated and GROUP_OF_VIEW[anchor] == GROUP_OF_VIEW[candidate]:
             raise ValueError(f"contrast {relation!r}: owner_repeated needs parts that look for wholes")
+        if similarity == "exterior_angle" and anchor.endswith("image") == candidate.endswith("image"):
+            raise ValueError(f"contrast {relation!r}: an angle has a direction between an image and a text only")
         terms.append(
             Contrast(
                 anchor=anchor,
                 candidate=candidate,
                 weight=weight,
                 scale=scale,
+                similarity=similarity,
                 owner_repeated=owner_repeated,
                 exclude_positive=exclude_positive,
                 over_rows=over_rows,

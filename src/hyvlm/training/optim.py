@@ -16,21 +16,26 @@ def is_learnable_scalar(name: str) -> bool:
     return "log_" in name
 
 
-def decayed(name: str, parameter: nn.Parameter, *, gains_and_biases: bool) -> bool:
-    """Whether weight decay acts: on matrices always, on gains and biases if asked, on learnable scalars never."""
-    return not is_learnable_scalar(name) and (parameter.ndim > 1 or gains_and_biases)
+def decayed(name: str, parameter: nn.Parameter, config: TrainConfig) -> bool:
+    """Whether weight decay acts: on matrices always, on temperatures never, on all else if asked."""
+    if is_learnable_scalar(name):
+        return (
+            config.decay_scalars and "log_scale." not in name
+        )  # a temperature is an entry of the objective's log_scale
+    return parameter.ndim > 1 or config.decay_gains_and_biases
 
 
 def build_optimizer(named: Iterable[tuple[str, nn.Parameter]], config: TrainConfig) -> torch.optim.AdamW:
     """AdamW over the ``named`` parameters that learn.
 
     The released runs of the MERU lineage decayed gains and biases through a slip (``gain_bias_decay = 0.0`` is falsy);
-    ``train.decay_gains_and_biases`` reproduces that.
+    ``train.decay_gains_and_biases`` reproduces that. PHyCLIP decays its curvatures and projection scales as well
+    (their logarithms: it pulls both toward 1), by ``train.decay_scalars``.
     """
     groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
     for name, parameter in named:
         if parameter.requires_grad:
-            groups[decayed(name, parameter, gains_and_biases=config.decay_gains_and_biases)].append(parameter)
+            groups[decayed(name, parameter, config)].append(parameter)
     return torch.optim.AdamW(
         [
             {"params": groups[True], "weight_decay": config.weight_decay},
