@@ -252,6 +252,17 @@ def test_parquet_and_images(grit_parquet, tmp_path):
     assert one["samples"] == 15
 
 
+def test_phrases_count_from_the_start_of_the_caption_as_it_stands_in_the_file(grit_parquet, tmp_path):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    row = {"key": "k000", "caption": "\n " + CAPTION, "ref_exps": [[22, 27, 0.5, 0.0, 1.0, 1.0, 0.7]]}
+    parquet.write_table(pa.Table.from_pylist([row]), grit_parquet)
+    prepare_grit(grit_parquet, tmp_path / "out", workers=1)
+    sample = open_data(f"shards:{tmp_path / 'out'}")[0]
+    assert (sample.texts, [part.text for part in sample.parts]) == ([CAPTION], ["a dog"])
+
+
 def test_too_many_drops_are_an_error_after_the_report(grit_parquet, tmp_path):
     with pytest.raises(
         ValueError, match=r"16 of 20 samples of .* could be used: 3 image file is missing, 1 empty caption"

@@ -208,8 +208,8 @@ def _parquet_records(unit: Unit, folder: Path, counts: Counts) -> Iterator[Recor
         key = str(row.get("key") or row.get("id") or number)
         where = f"row {number} (key {key!r}, id {row.get('id')!r}) of {unit.path}"
         try:
-            (caption,) = captions = need_caption(["" if row["caption"] is None else row["caption"]], where)
-            yield Record(key, where, captions, {**row, "caption": caption}, _image_path(row, folder, where))
+            captions = need_caption(["" if row["caption"] is None else row["caption"]], where)
+            yield Record(key, where, captions, row, _image_path(row, folder, where))
         except BadSample as bad:
             counts.drop(bad)
 
