@@ -23,7 +23,7 @@ from hyvlm.data.files import need_caption
 from hyvlm.data.shards import Record, expand_shards
 from hyvlm.types import BadSample
 
-#: A longer row is no image with its boxes; those that were released have some 190 kB.
+#: A longer row is no image with its boxes; those that were released have 170 kB on average.
 MAX_ROW = 2**26
 #: How much of a file is looked at to tell that it is such a TSV: a few rows, of which one may be damaged.
 HEAD = 2**20
