@@ -33,11 +33,15 @@ QUERIES = {  # queries of each sample; the first of a sample is its root
 }
 PARTS["roots alone"] = (1, 0, 2)
 CURVED_AND_FLAT = ("lorentz", "euclidean")
+PRODUCTS = {"product": {"factors": 4}, "flat_product": {"factors": 4}}
 VARIANTS = [
     *((name, m, {}) for name in OBJECTIVES for m in (("sphere",) if name == "clip" else CURVED_AND_FLAT)),
     ("uncha", "lorentz", {"formulation": "paper"}),
     ("hyfl", "lorentz", {"formulation": "paper", "learn_temperature": True}),
     ("hyper3", "lorentz", {"formulation": "paper", "visual_order": "reversed"}),
+    ("argent", "lorentz", {"through_weight": False}),
+    ("phyclip", "lorentz", {"parts": False}),
+    *((name, m, {}) for name in ("phyclip", "argent", "atmg") for m in PRODUCTS),
 ]
 variants = pytest.mark.parametrize(("name", "manifold", "options"), VARIANTS, ids=lambda v: str(v) if v != {} else "")
 
@@ -65,7 +69,7 @@ class Model(torch.nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(0)
         self.image, self.text = (torch.nn.Parameter(torch.randn(DIM, DIM, generator=generator) / DIM) for _ in range(2))
-        self.manifold = MANIFOLDS[manifold]()
+        self.manifold = MANIFOLDS[manifold](**PRODUCTS.get(manifold, {}))
         self.objective = OBJECTIVES[name](**options)
 
     def views(self, features: dict[str, Tensor], owners: Owners) -> Views:
@@ -226,18 +230,22 @@ def test_stats_and_terms(name: str, manifold: str, options: dict[str, Any]) -> N
         assert value.item() == pytest.approx(model.objective.scales[key].init_temperature, rel=1e-6)
     if manifold == "lorentz":
         assert output.stats["c"].item() == pytest.approx(1.0)
+    if manifold == "product":
+        assert [output.stats[f"c/{of}"].item() for of in ("mean", "min", "max")] == pytest.approx([1.0] * 3)
     if manifold == "sphere":
         return
+    curved = manifold in ("lorentz", "product")
+    factors = PRODUCTS.get(manifold, {"factors": 1})["factors"]
+    norms = {view: x.unflatten(-1, (factors, -1)).norm(dim=-1) for view, x in views.points.items()}
     for view in model.objective.views:
-        points = views.points[view]
-        norm = points.norm(dim=-1)
-        radius = torch.asinh(norm).mean() if manifold == "lorentz" else norm.mean()
+        norm = norms[view]
+        radius = torch.asinh(norm).mean() if curved else norm.mean()
         assert output.stats[f"radius/{view}"].item() == pytest.approx(radius.item(), rel=1e-5)
     general = {term.general for term in model.objective.terms if hasattr(term, "general")}
     assert {key.removeprefix("saturated/") for key in output.stats if "saturated" in key} == general
-    edge = 0.2 if manifold == "lorentz" else 0.2 / math.sqrt(0.1)
+    edge = 0.2 if curved else 0.2 / math.sqrt(0.1)
     if "text" in general:
-        share = (views.points["text"].norm(dim=-1) <= edge).float().mean()
+        share = (norms["text"] <= edge).float().mean()
         assert output.stats["saturated/text"].item() == pytest.approx(share.item())
     assert all(0 <= value <= 1 for value in output.stat_shares.values())
 

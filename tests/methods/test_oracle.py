@@ -105,7 +105,15 @@ def cross_entropy(logits: list[Tensor], target: int, without_positive: bool) -> 
 
 
 def contrast(
-    w: World, anchor: str, candidate: str, scale: str, *, repeated: bool = False, paper: bool = False, temper: str = ""
+    w: World,
+    anchor: str,
+    candidate: str,
+    scale: str,
+    *,
+    repeated: bool = False,
+    paper: bool = False,
+    temper: str = "",
+    by: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Tensor:
     def one_process(samples: tuple[int, ...]) -> Tensor:
         rows = []
@@ -117,7 +125,7 @@ def contrast(
             columns = [w.points[candidate][k] for k in (w.owner if repeated else range(len(w.points[candidate])))]
             same = repeated or ("part" in anchor) == ("part" in candidate)
             target = i if same else w.owner[i]
-            logits = [inverse_temperature * w.geometry.similarity(x, y) for y in columns]
+            logits = [inverse_temperature * (by or w.geometry.similarity)(x, y) for y in columns]
             rows.append(cross_entropy(logits, target, paper))
         return sum(rows) if paper else mean(rows)
 
@@ -156,20 +164,58 @@ def meru(w: World, entail_weight: float = 0.2, eta: float = 1.0) -> Tensor:
     return clip(w) + entail_weight * entailment(w, "text", "image", eta)
 
 
-def hycoclip(w: World, entail_weight: float = 0.1, eta_inter: float = 0.7, eta_intra: float = 1.2) -> Tensor:
-    wholes_and_parts = (
+def wholes_and_parts(w: World) -> Tensor:
+    return (
         contrast(w, "image", "text", "global")
         + contrast(w, "text", "image", "global")
         + contrast(w, "part_image", "text", "global")
         + contrast(w, "part_text", "image", "global")
-    )
+    ) / 4
+
+
+def hycoclip(w: World, entail_weight: float = 0.1, eta_inter: float = 0.7, eta_intra: float = 1.2) -> Tensor:
     hinges = (
         entailment(w, "text", "image", eta_inter)
         + entailment(w, "part_text", "part_image", eta_inter)
         + entailment(w, "part_image", "image", eta_intra)
         + entailment(w, "part_text", "text", eta_intra)
     )
-    return wholes_and_parts / 4 + entail_weight * hinges
+    return wholes_and_parts(w) + entail_weight * hinges
+
+
+def phyclip(w: World, parts: bool = True, entail_weight: float = 0.1, eta_inter: float = 0.7) -> Tensor:
+    return hycoclip(w, entail_weight, eta_inter) if parts else meru(w, 2 * entail_weight, eta_inter)
+
+
+def atmg(w: World) -> Tensor:
+    to_text = contrast(w, "image", "text", "global", by=w.geometry.angle)
+    to_image = contrast(w, "text", "image", "global", by=lambda x, y: -w.geometry.angle(x, y))
+    return (to_text + to_image) / 2
+
+
+def argent(
+    w: World,
+    entail_weight: float = 0.1,
+    norm_weight: float = 0.1,
+    beta: float = math.pi / 4,
+    through_weight: bool = True,
+) -> Tensor:
+    def huber(general: str, specific: str, i: int) -> Tensor:
+        a, b = pair(w, general, specific, i)
+        z = w.geometry.angle(a, b)
+        if general.split("_")[-1] == specific.split("_")[-1]:
+            h = 1 - torch.exp(w.geometry.similarity(a, b))
+            z = z * (h if through_weight else h.detach())
+        return z**2 / 2 if z <= beta else beta * (z - beta / 2)
+
+    def one_process(samples: tuple[int, ...]) -> Tensor:
+        value = torch.zeros(())
+        for a, b in (("text", "image"), ("part_text", "part_image"), ("part_image", "image"), ("part_text", "text")):
+            value = value + entail_weight * mean([huber(a, b, i) for i in w.own(a, samples)])
+        own = [w.points[v][i] for v in ("image", "text", "part_image", "part_text") for i in w.own(v, samples)]
+        return value + norm_weight * mean([(x * x).sum() - torch.log(x.norm()) for x in own])
+
+    return wholes_and_parts(w) + w.over_ranks(one_process)
 
 
 def uncha(
@@ -305,7 +351,16 @@ def query_loss(
     return value
 
 
-ORACLES = {"clip": clip, "meru": meru, "hycoclip": hycoclip, "uncha": uncha, "hyper3": hyper3}
+ORACLES = {
+    "clip": clip,
+    "meru": meru,
+    "hycoclip": hycoclip,
+    "uncha": uncha,
+    "hyper3": hyper3,
+    "phyclip": phyclip,
+    "atmg": atmg,
+    "argent": argent,
+}
 HYPER3_SWITCHES: list[dict[str, Any]] = [
     {},
     {"image_text_weight": 0.0, "text_weight": 0.5},
@@ -333,6 +388,12 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     *(("hyper3", switch) for switch in HYPER3_SWITCHES),
     *(("hyper3", switch | {"formulation": "paper"}) for switch in HYPER3_SWITCHES),
     ("hyper3", {"formulation": "paper", "query_reduction": "mean"}),
+    ("phyclip", {"entail_weight": 0.2}),
+    ("phyclip", {"parts": False, "eta_inter": 0.9}),
+    ("atmg", {}),
+    ("argent", {}),
+    ("argent", {"through_weight": False, "beta": 0.6}),
+    ("argent", {"entail_weight": 0.4, "norm_weight": 0.7, "beta": 1.5}),
 ]
 
 

@@ -20,13 +20,16 @@ from hyvlm.methods import OBJECTIVES
 from hyvlm.training.distributed import gather_views, sum_over_ranks, world_size
 from hyvlm.types import GROUP_OF_VIEW, LossOutput, Tokens, Views
 
+#: Settings of the manifolds that have no default: three factors of two dimensions.
+SETTINGS = {"product": {"factors": 3}, "flat_product": {"factors": 3}}
+
 
 class TinyModel(nn.Module):
     """Linear encoders, a manifold and an objective, all of whose parameters learn together."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         super().__init__()
-        self.manifold = MANIFOLDS[job["manifold"]]()
+        self.manifold = MANIFOLDS[job["manifold"]](**SETTINGS.get(job["manifold"], {}))
         self.objective = OBJECTIVES[job["objective"]](**job["options"])
         with torch.random.fork_rng():
             torch.manual_seed(0)

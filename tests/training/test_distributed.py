@@ -37,6 +37,9 @@ VARIANTS = {
     "uncha as in the paper": ("uncha", "lorentz", {"formulation": "paper", "uncertainty": "radius"}),
     "hycoclip, flat": ("hycoclip", "euclidean", {}),
     "uncha, flat": ("uncha", "euclidean", {}),
+    "argent, flat": ("argent", "euclidean", {}),
+    "phyclip, product": ("phyclip", "product", {}),
+    "phyclip, flat product": ("phyclip", "flat_product", {}),
     "hyper3 as in the paper": ("hyper3", "lorentz", {"formulation": "paper", "visual_order": "reversed"}),
     "hyper3, shuffled, mean": ("hyper3", "lorentz", {"text_parents": "shuffled", "pooling": "mean"}),
 }

@@ -1,6 +1,16 @@
 """Methods: one file a paper; importing this package registers them."""
 
-from hyvlm.methods import clip, hycoclip, hyfl, hyper3, meru, uncha  # noqa: F401  (importing registers)
+from hyvlm.methods import (  # noqa: F401  (importing registers)
+    argent,
+    atmg,
+    clip,
+    hycoclip,
+    hyfl,
+    hyper3,
+    meru,
+    phyclip,
+    uncha,
+)
 from hyvlm.methods.aligned import REDUCTIONS, AlignedViews
 from hyvlm.methods.method import MAX_LOG_SCALE, OBJECTIVES, Objective, Scale
 from hyvlm.methods.relations import (
