@@ -96,6 +96,10 @@ def test_what_one_sample_is_worth_is_said_where_it_decides() -> None:
     assert "one sample" not in judge(NEAR, scores(5.0, n=1000)).sentence
 
 
+def test_scores_that_all_stay_are_said_to_stay() -> None:
+    assert judge(NEAR, scores(0.0, 0.0)).sentence.endswith("; without the map no score moves")
+
+
 def test_a_question_that_does_not_apply_has_no_verdict() -> None:
     found = no_verdict("the space is flat")
     assert (found.weakly_hyperbolic, found.sentence) == (None, "cannot tell: the space is flat")

@@ -22,7 +22,7 @@ def write(diagnosis: Diagnosis, out: Path) -> None:
     except MissingExtra as error:
         print(f"hyvlm: no report is drawn: {error}", file=sys.stderr)
         return
-    print(f"report: {write_report(diagnosis, out)}")
+    print(f"report: {write_report(diagnosis, out)[0]}")
 
 
 def summary(diagnosis: Diagnosis) -> RenderableType:

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
+from torch.nn import Parameter
+
 import hyvlm
 from hyvlm.config import load_config
 from hyvlm.data.catalog import SampleSet, open_data
@@ -161,6 +163,7 @@ def diagnose_model(
         fingerprint=embedder.model_fingerprint,
         manifold=type(manifold).__name__.lower(),
         curvature=_curvature(manifold),
+        curvature_floor=_floor(manifold),
         objective=known.source if known else None,
         points={view: len(rows) for view, rows in points.items()},
         not_finite=dict(collected.not_finite),
@@ -216,6 +219,13 @@ def _curvature(manifold: Manifold) -> list[float]:
         return []
     values: list[float] = manifold.c.detach().double().reshape(-1).tolist()
     return values
+
+
+def _floor(manifold: Manifold) -> float | None:
+    curved = manifold.factor if isinstance(manifold, ProductLorentz) else manifold
+    if not isinstance(curved, Lorentz) or not isinstance(curved.log_c, Parameter) or curved.bounds is None:
+        return None
+    return curved.bounds[0]
 
 
 def _no_question(embedder: Embedder) -> str | None:

@@ -29,6 +29,7 @@ class ModelDiagnosis:
         fingerprint: Of its weights and settings.
         manifold: Class of its manifold, lower case ("lorentz", "productlorentz", "euclidean", "sphere", ...).
         curvature: ``c``, one value per factor; none where the space is flat or a sphere.
+        curvature_floor: The least ``c`` that training allows; None where ``c`` does not learn or has no bound.
         objective: Whose relations were measured, and where that is known from; None if nothing was.
         points: How many points each view has.
         not_finite: How many points of each view were left out because they hold NaN or infinity; views without any
@@ -46,6 +47,7 @@ class ModelDiagnosis:
     fingerprint: str
     manifold: str
     curvature: list[float]
+    curvature_floor: float | None
     objective: str | None
     points: dict[str, int]
     not_finite: dict[str, int] = field(default_factory=dict)

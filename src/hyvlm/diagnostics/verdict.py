@@ -104,6 +104,8 @@ def judge(ratios: Sequence[RelationRatios], readout: ReadoutAblation, thresholds
             against.append(f"{text} leaves 1 ± {limits.tolerance:g}")
     if change is None:
         missing.append(_why_no_score(readout))
+    elif change.points == 0:
+        agrees.append("without the map no score moves")
     elif abs(change.points) <= limits.max_change:
         agrees.append(f"{_describe(change, limits)}, at most {_points(limits.max_change)}")
     else:
