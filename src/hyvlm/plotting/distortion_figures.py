@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
@@ -126,8 +127,9 @@ def _surface(ax: Axes, surface: Surface, scale: tuple[float, float]) -> None:
     ax.set_facecolor(MISSING)
     ax.pcolormesh(surface.theta, surface.r2, values, norm=_norm(scale), cmap=DIVERGING, shading="nearest")
     box = surface.box
-    sides = {"width": box.theta_high - box.theta_low, "height": box.r2_high - box.r2_low}
-    ax.add_patch(Rectangle((box.theta_low, box.r2_low), **sides, fill=False, edgecolor=INK, linestyle=(0, (4, 3))))
+    width, height = box.theta_high - box.theta_low, box.r2_high - box.r2_low
+    corner = (box.theta_low, box.r2_low)
+    ax.add_patch(Rectangle(corner, width, height, fill=False, edgecolor=INK, linestyle=(0, (4, 3))))
     ax.set_title(f"c = {curvature(surface.c)}, r₁ = {surface.r1:.2f}", fontsize=8)
     ax.set(xlim=(0, math.pi), ylim=(min(surface.r2), max(surface.r2)))
     ax.yaxis.set_major_locator(MaxNLocator(4, steps=STEPS))
@@ -150,7 +152,7 @@ def _colour_bar(figure: Figure, axes: list[Axes], scale: tuple[float, float], la
     bar.ax.set_ylim(low, high)
     digits = max(2, 1 - math.floor(math.log10(high - low)))
     ticks = np.linspace(low, high, 5)
-    bar.set_ticks(ticks, labels=[f"{tick:.{digits}f}" for tick in ticks])
+    bar.set_ticks(ticks.tolist(), labels=[f"{tick:.{digits}f}" for tick in ticks])
     bar.minorticks_off()
     bar.set_label(label, fontsize=8)
 
@@ -195,7 +197,7 @@ def _ratio(ax: Axes, r1: np.ndarray, ratio: np.ndarray) -> None:
     if ratio[low] < 0.9995:
         side, aside = ("left", 6) if 2 * low < len(r1) else ("right", -6)
         ax.plot(r1[low], ratio[low], "o", color=INK, markersize=4)
-        place = {"xytext": (aside, -2), "textcoords": "offset points", "ha": side, "va": "top"}
+        place: dict[str, Any] = {"xytext": (aside, -2), "textcoords": "offset points", "ha": side, "va": "top"}
         ax.annotate(f"{ratio[low]:.2f}", (r1[low], ratio[low]), **place)
     depth = max(0.02, 1 - ratio[low])
     ax.set_ylim(1 - 1.3 * depth, max(1 + 0.15 * depth, np.nanmax(ratio) + 0.15 * depth))
@@ -217,7 +219,7 @@ def _shade(ax: Axes, r1: np.ndarray, where: np.ndarray) -> None:
 
 
 def ratio_ranges(relations: Sequence[RelationRatios], *, tolerance: float = 0.05) -> Figure:
-    """The ratios of a model's own pairs, 5 to 95 % of them as a bar and the median as a dot; grey: 1 +- ``tolerance``.
+    """The ratios of a model's own pairs, 5 to 95 % of them as a bar and the median as a tick; grey: 1 +- ``tolerance``.
 
     Raises:
         ValueError: If there is no relation, or all ratios of one are undefined.
@@ -231,8 +233,8 @@ def ratio_ranges(relations: Sequence[RelationRatios], *, tolerance: float = 0.05
         ax.axvspan(1 - tolerance, 1 + tolerance, color="#EEEEEE", linewidth=0, zorder=0)
         ax.axvline(1, color=PALE, linewidth=0.8)
         for row, ratio in enumerate(drawn):
-            ax.plot((ratio.low, ratio.high), (row, row), color=COLOURS["image"], linewidth=5, solid_capstyle="butt")
-            ax.plot(ratio.median, row, "o", color="white", markeredgecolor=INK, markersize=5)
+            ax.plot((ratio.low, ratio.high), (row, row), color=COLOURS["image"], linewidth=6, solid_capstyle="butt")
+            ax.plot(ratio.median, row, "|", color=INK, markersize=11, markeredgewidth=1.4)
         labels = [f"{QUANTITIES[r.quantity]}: {relation_label(r.relation)}" for r in drawn]
         ax.set_yticks(range(len(drawn)), labels=labels)
         ax.set_ylim(len(drawn) - 0.4, -0.6)

@@ -1,10 +1,12 @@
-"""Pages of one file that need no network: skeleton, common style, and pictures as data URLs."""
+"""Pages of one file that need no network: skeleton, common style, tables, and pictures as data URLs."""
 
 from __future__ import annotations
 
 import base64
 import html
 import io
+import math
+from collections.abc import Sequence
 
 from PIL import Image
 
@@ -41,3 +43,34 @@ def jpeg_url(image: Image.Image) -> str:
 def png_url(content: bytes) -> str:
     """The same of a PNG file's bytes."""
     return "data:image/png;base64," + base64.b64encode(content).decode("ascii")
+
+
+def number(value: float | None, digits: int) -> str:
+    """A dash for what is not there or no finite number."""
+    return "–" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
+
+
+def bullets(lines: Sequence[str]) -> str:
+    """A list of sentences; nothing if there are none."""
+    items = "".join(f"<li>{html.escape(line)}</li>\n" for line in lines)
+    return f"<ul>\n{items}</ul>\n" if items else ""
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: int = 0, marked: Sequence[int] = ()) -> str:
+    """A table of plain text, whose last ``numbers`` columns are numbers; nothing if it has no row.
+
+    Args:
+        marked: Rows to stand out.
+    """
+    if not rows:
+        return ""
+
+    def line(cells: Sequence[str], tag: str, kind: str = "") -> str:
+        first = len(cells) - numbers
+        written = (
+            f"<{tag}{' class=number' if i >= first else ''}>{html.escape(cell)}</{tag}>" for i, cell in enumerate(cells)
+        )
+        return f"<tr{kind}>{''.join(written)}</tr>\n"
+
+    body = "".join(line(cells, "td", " class=largest" if i in marked else "") for i, cells in enumerate(rows))
+    return f'<div class="wide"><table>\n{line(head, "th")}{body}</table></div>\n'

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, TypeAlias
 
@@ -148,7 +148,7 @@ def trajectory_figure(
         raise ValueError(f"there is no row {unknown[0]!r}: choose from {', '.join(ROWS)}")
     others = {name: dict(found) for name, found in _controls(models, controls).items()}
     courses = [*models.values(), *others.values()]
-    logged = [row for row in rows if any(_lines(course, row) for course in courses)]
+    logged = logged_rows(courses, rows)
     if not logged:
         raise ValueError(f"no course to draw: none of {', '.join(rows)} was logged")
     alone = len(models) == 1
@@ -168,6 +168,12 @@ def trajectory_figure(
         views = [name.removeprefix("radius/") for course in courses for name in course if name.startswith("radius/")]
         _key(figure, views if "radius" in logged else [], any(others.values()))
     return figure
+
+
+def logged_rows(courses: Iterable[Mapping[str, Trajectory]], rows: Sequence[str] = tuple(ROWS)) -> list[str]:
+    """Those of ``rows`` that any of the runs logged something of."""
+    known = list(courses)
+    return [row for row in rows if any(_lines(course, row) for course in known)]
 
 
 def _headings(figure: Figure, grid: np.ndarray, rows: Sequence[str], names: Sequence[str]) -> None:
@@ -216,7 +222,12 @@ def _course(ax: Axes, course: Mapping[str, Trajectory], row: str, line: Line) ->
         values = np.asarray(trajectory.values, float)
         if row == "entailment":  # a loss of exactly 0, all pairs inside their cones, has no place on its axis
             values = np.where(values > 0, values, np.nan)
-        look = {"linestyle": line, "linewidth": 1.4, "marker": "o" if len(values) == 1 else "", "markersize": 3}
+        look: dict[str, Any] = {
+            "linestyle": line,
+            "linewidth": 1.4,
+            "marker": "o" if len(values) == 1 else "",
+            "markersize": 3,
+        }
         label = trajectory.name.removeprefix("temperature/") if row == "temperature" and line == SOLID else None
         ax.plot(trajectory.steps, values, color=colour, label=label, **look)
     if row == "curvature" and {"c/min", "c/max"} <= course.keys():
@@ -243,9 +254,13 @@ def _scales(ax: Axes, row: str, floor: float | None) -> None:
         ax.yaxis.set_major_locator(MaxNLocator(4, steps=STEPS))
     if row == "curvature" and floor is not None:
         ax.axhline(floor, color=FLOOR, linewidth=1, linestyle=(0, (1, 1.5)))
-        place = {"xycoords": ("axes fraction", "data"), "xytext": (-2, 2), "textcoords": "offset points"}
+        place: dict[str, Any] = {
+            "xycoords": ("axes fraction", "data"),
+            "xytext": (-2, 2),
+            "textcoords": "offset points",
+        }
         ax.annotate("floor", (1, floor), ha="right", fontsize=7.5, color=FLOOR, **place)
-    if row == "temperature" and any(not line.get_label().startswith("_") for line in ax.lines[1:]):
+    if row == "temperature" and any(not str(line.get_label()).startswith("_") for line in ax.lines[1:]):
         ax.legend(fontsize=7, handlelength=1.2, borderaxespad=0.2)
 
 
