@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from hyvlm.diagnostics.diagnosis import Diagnosis, ModelDiagnosis
@@ -80,7 +80,7 @@ def _of_points(model: ModelDiagnosis) -> list[RenderableType]:
 
 
 def _scores(diagnosis: Diagnosis) -> Table:
-    table = Table("task", "metric", "", box=None, pad_edge=False)
+    table = Table("task", Column("metric", overflow="fold"), "", box=None, pad_edge=False)
     for head in ("with map", "without", "difference", "control"):
         table.add_column(head, justify="right")
     for row in diagnosis.readout.rows:
