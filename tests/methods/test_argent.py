@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from mpmath import mp
 from torch import Tensor
 
+from hyvlm.config import load_config
 from hyvlm.geometry import Euclidean, Lorentz, Manifold, ProductLorentz
 from hyvlm.methods import OBJECTIVES
 from hyvlm.methods.argent import NORM_FLOOR, AdaptiveAngle, log_norm
@@ -238,3 +239,12 @@ def test_the_norm_term_is_least_at_the_root_of_a_half() -> None:
 def test_values_out_of_range(options: dict[str, float], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         OBJECTIVES["argent"](**options)
+
+
+@pytest.mark.parametrize("recipe", ["argent-tiny", "argent-vit-s-16", "argent-vit-b-16"])
+def test_the_curvature_stays_between_a_tenth_and_one(recipe: str) -> None:
+    config = load_config(recipe, ["data.train=x"])
+    assert (config.manifold["c"], config.manifold["bounds"]) == (1.0, [0.1, 1.0])
+    assert not config.train.decay_gains_and_biases
+    assert not config.train.decay_scalars
+    assert (config.data.parts.max, config.data.parts.choice) == (1, "random")

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from hyvlm.config import load_config
 from hyvlm.geometry import ProductLorentz
 from hyvlm.methods import OBJECTIVES, Objective
 from hyvlm.types import LossOutput, Views
@@ -197,3 +198,13 @@ def test_without_parts_nothing_is_halved() -> None:
         "text ⊒ image": 0.6,
     }
     assert objective.terms[-1].loss.eta == 0.8
+
+
+@pytest.mark.parametrize("recipe", ["phyclip-vit-s-16", "phyclip-vit-b-16"])
+def test_published_settings(recipe: str) -> None:
+    """64 factors of 8 dimensions, whose curvatures and scales decay."""
+    config = load_config(recipe, ["data.train=x"])
+    assert (config.manifold["factors"], config.model["dim"] / config.manifold["factors"]) == (64, 8)
+    assert config.train.decay_scalars
+    assert (config.train.steps, config.train.batch_size) == (500_000, 768)
+    assert config.model.get("readout", "trained") == "trained"
