@@ -88,6 +88,20 @@ def test_steps_always_increase_and_the_last_line_counts(
     assert len(kept.steps) + found.repeated == len(steps)
 
 
+def test_a_long_run_is_thinned_less_at_its_beginning(tmp_path: Path) -> None:
+    write(tmp_path, *({"step": 5 * i, "c": float(i)} for i in range(1, 1001)))
+    found = read_trajectories(tmp_path, at_most=100)
+    kept = found.by_name["c"]
+    assert kept.values[:5] == [1, 2, 3, 4, 5]
+    assert (kept.steps[-1], kept.values[-1]) == (5000, 1000)
+    assert all(step == 5 * value for step, value in zip(kept.steps, kept.values, strict=True))
+    assert 60 <= len(kept.steps) <= 100
+    assert len(kept.steps) + found.thinned == 1000
+    assert read_trajectories(tmp_path, at_most=1000).thinned == 0
+    with pytest.raises(ValueError, match="at least 2 steps"):
+        read_trajectories(tmp_path, at_most=1)
+
+
 def test_damaged_lines_and_values_are_left_out_and_counted(tmp_path: Path) -> None:
     run = write(
         tmp_path,
