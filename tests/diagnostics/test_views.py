@@ -138,6 +138,10 @@ def test_another_choice_of_captions_is_refused(embedder: Embedder, captions: str
 BITS = st.lists(st.booleans(), min_size=4, max_size=4)
 
 
+ALL = [True] * 4
+
+
+@example(image=[False, True, True, True], text=ALL, part_image=ALL, part_text=ALL, owner=[3, 0, 1, 3])
 @settings(max_examples=60, deadline=None)
 @given(
     image=BITS, text=BITS, part_image=BITS, part_text=BITS, owner=st.lists(st.integers(0, 3), min_size=4, max_size=4)
