@@ -263,7 +263,7 @@ def _gradients(model: ModelDiagnosis) -> str:
         for t in found.terms
     ]
     learned = "" if found.learned else "The curvature of this model is fixed; this is what would pull at it. "
-    text = [f"{learned}Mean over {found.batches:,} batches of {found.batch_size:,} samples."] if rows else []
+    text = [f"{learned}Batches averaged: {found.batches:,}, of {found.batch_size:,} samples each."] if rows else []
     return table(["term", "weight", "value", "gradient", "share, %"], rows, numbers=4) + bullets(
         [*text, *([found.reason] if found.reason else []), *[f"left out: {line}" for line in found.left_out]]
     )

@@ -65,7 +65,7 @@ def heat_maps(models: Mapping[str, Sequence[Surface]]) -> Figure:
         raise ValueError("there is no distortion surface to draw")
     columns = max(len(row.panels) for row in rows)
     with style():
-        figure = Figure(figsize=(2.1 * columns + 1.7, 1.85 * len(rows) + 0.7), layout="constrained")
+        figure = Figure(figsize=(1.85 * columns + 1.4, 1.75 * len(rows) + 0.7), layout="constrained")
         grid = figure.subplots(len(rows), columns, sharex=True, squeeze=False)
         if len(models) == 1:
             figure.suptitle(next(iter(models)), x=0.01, ha="left", fontsize=10, weight="bold", parse_math=False)
@@ -77,7 +77,7 @@ def heat_maps(models: Mapping[str, Sequence[Surface]]) -> Figure:
             _colour_bar(figure, grid[mine].ravel().tolist(), scale, f"ratio of {QUANTITIES[quantity]}s", len(mine))
         for column in grid.T:
             last = [ax for ax in column if ax.get_visible()][-1]
-            last.set(xticks=(0, math.pi / 2, math.pi), xticklabels=("0", "π/2", "π"), xlabel="θ, angle between the two")
+            last.set(xticks=(0, math.pi / 2, math.pi), xticklabels=("0", "π/2", "π"), xlabel="θ, enclosed angle")
             last.tick_params(labelbottom=True)
         figure.align_ylabels(grid[:, 0])
     return figure
@@ -214,8 +214,11 @@ def _right_angle_ticks(ax: Axes, lowest: float) -> None:
 
 
 def _shade(ax: Axes, r1: np.ndarray, where: np.ndarray) -> None:
-    if where.any():
-        ax.axvspan(r1[where].min(), r1[where].max(), color="#E69F00", alpha=0.4, linewidth=0)
+    """Where ``where`` holds, out to the next radii, so that a single one is seen too."""
+    held = np.flatnonzero(where)
+    if len(held):
+        ends = r1[max(held[0] - 1, 0)], r1[min(held[-1] + 1, len(r1) - 1)]
+        ax.axvspan(*ends, color=COLOURS["part_text"], alpha=0.4, linewidth=0)
 
 
 def ratio_ranges(relations: Sequence[RelationRatios], *, tolerance: float = 0.05) -> Figure:

@@ -246,7 +246,8 @@ def _scales(ax: Axes, row: str, floor: float | None) -> None:
     if row == "entailment" and np.isfinite(drawn).any():
         decades = math.log10(np.nanmax(drawn) / np.nanmin(drawn))
         ax.set_yscale("log")
-        ax.yaxis.set_major_locator(LogLocator(subs=(1,) if decades > 2 else (1, 3) if decades > 1 else (1, 2, 5)))
+        ticks = LogLocator(subs=(1,) if decades > 2 else (1, 3)) if decades > 1 else MaxNLocator(4, steps=STEPS)
+        ax.yaxis.set_major_locator(ticks)
         ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         ax.yaxis.set_minor_formatter(NullFormatter())
     else:
