@@ -116,6 +116,20 @@ class Taxonomy:
                 above[i, p] = True
         return above
 
+    def path_lengths(self, sources: np.ndarray | None = None, *, upward: bool = False) -> np.ndarray:
+        """Edges on the shortest path from every source to every node, ``(sources, nodes)`` float64.
+
+        Args:
+            sources: ``(S,)`` places in :attr:`nodes`; None is all of them.
+            upward: Go from child to parent only; inf where there is no way. Otherwise edges count either way, and in a
+                DAG a path may run through a common descendant.
+        """
+        at = np.arange(len(self.nodes)) if sources is None else sources
+        child, parent = np.array([(self.index[c], self.index[p]) for c, p in self.edges]).T
+        graph = csr_array((np.ones(len(child)), (child, parent)), shape=(len(self.nodes),) * 2)
+        distinct, position = np.unique(at, return_inverse=True)
+        return shortest_path(graph, method="D", directed=upward, unweighted=True, indices=distinct)[position]
+
     def heights(self) -> np.ndarray:
         """``(nodes,)``: edges from each node down to its deepest leaf."""
         height = np.zeros(len(self.nodes), dtype=np.int64)
@@ -154,7 +168,7 @@ class HierarchicalMetrics:
         common = (above @ above.T).astype(np.float64)
         size = above.sum(1, dtype=np.float64)
         self.tables = {
-            "tie": _distances(taxonomy, at, directed=False)[:, at],
+            "tie": taxonomy.path_lengths(at)[:, at],
             "lca_released": size[:, None] - common + 1,
             "jaccard": _ratio(common, size[:, None] + size[None, :] - common),
             "precision": _ratio(common, np.broadcast_to(size[:, None], common.shape)),
@@ -175,19 +189,11 @@ def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     return np.divide(part, whole, out=np.ones_like(part), where=whole > 0)
 
 
-def _distances(taxonomy: Taxonomy, sources: np.ndarray, *, directed: bool) -> np.ndarray:
-    """Edges from every source, upward only if ``directed``, to every node; inf where there is no way."""
-    child, parent = np.array([(taxonomy.index[c], taxonomy.index[p]) for c, p in taxonomy.edges]).T
-    graph = csr_array((np.ones(len(child)), (child, parent)), shape=(len(taxonomy.nodes),) * 2)
-    distinct, position = np.unique(sources, return_inverse=True)
-    return shortest_path(graph, method="D", directed=directed, unweighted=True, indices=distinct)[position]
-
-
 def _lca_tables(taxonomy: Taxonomy, at: np.ndarray, ancestors: np.ndarray) -> dict[str, np.ndarray]:
     """Sweep over the nodes from the root down: below each, its values replace those of shallower common ancestors."""
-    up = _distances(taxonomy, at, directed=True)  # (C, nodes)
+    up = taxonomy.path_lengths(at, upward=True)  # (C, nodes)
     root = next(i for i, parents in enumerate(taxonomy.parents) if not parents)
-    depth = _distances(taxonomy, np.arange(len(taxonomy.nodes)), directed=True)[:, root]
+    depth = taxonomy.path_lengths(upward=True)[:, root]
     height = taxonomy.heights()
     covers = ancestors[at].T.copy()  # (nodes, C): the node is the class or above it
     covers[at, np.arange(len(at))] = True
