@@ -190,12 +190,12 @@ def test_a_product_has_the_range_of_its_curvatures_and_pulls_without_a_sign() ->
 def test_a_model_without_curvature_has_a_page_that_says_so(tmp_path: Path) -> None:
     clip = ModelDiagnosis("clip", "0a", "sphere", [], None, None, {"image": 5}, notes=["a sphere has no radii"])
     nothing = ReadoutAblation([], {})
-    found = replace(diagnosis(clip), skipped={}, readout=nothing, verdict=no_verdict("a sphere has no curvature"))
+    found = replace(diagnosis(clip), skipped={}, readout=nothing, verdict=no_verdict("a <sphere> is curved: not so"))
     written = write_report(found, tmp_path)
     assert [path.name for path in written] == ["diagnosis.html"]
     items = Reader(written[0].read_text(encoding="utf-8")).items
     assert items[1:3] == [
-        "Cannot tell: a sphere has no curvature",
+        "Cannot tell: a <sphere> is curved: not so",
         "Measured on 1,200 of 1,203 samples of scenes (test).",
     ]
     assert {"No task was read out.", "a sphere has no radii"} <= set(items)
