@@ -83,9 +83,9 @@ def test_classes_by_distance_are_one_point() -> None:
 
 
 def test_an_angle_needs_an_origin() -> None:
-    with pytest.raises(ValueError, match="model.score=exterior_angle: 'sphere' has no exterior angle"):
+    with pytest.raises(ValueError, match=r"model\.score=exterior_angle: 'sphere' has no exterior angle"):
         small({"name": "sphere"}, score="exterior_angle")
-    with pytest.raises(ValueError, match="model.score must be 'distance' or 'exterior_angle', got 'angle'"):
+    with pytest.raises(ValueError, match=r"model\.score must be 'distance' or 'exterior_angle', got 'angle'"):
         small(score="angle")
 
 

@@ -158,3 +158,12 @@ def test_cut_tokens_keep_their_end():
     tokens = torch.tensor([[9, 1, 2, 3, 10], [9, 1, 10, 0, 0], [9, 10, 0, 0, 0]])
     assert cut_tokens(tokens, 3).tolist() == [[9, 1, 10], [9, 1, 10], [9, 10, 0]]
     assert cut_tokens(tokens, 5) is tokens
+
+
+def test_score_and_readout_may_change_beside_a_starting_model(clip, tmp_path):
+    scoring = ["model.score=exterior_angle", "model.readout=published"]
+    changes = ["objective={name: atmg}", "manifold={name: lorentz, c: 0.1, learn: false}", *scoring]
+    model, _, _ = hyvlm.load(train(config(clip, *changes, "train.steps=1"), tmp_path / "run"))
+    assert model.by_angle
+    assert not model.as_trained
+    assert not hyvlm.load(clip)[0].by_angle

@@ -313,3 +313,13 @@ def test_two_processes_train_as_one(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     assert losses(tmp_path / "two") == pytest.approx(losses(alone), rel=1e-4)
     assert losses(tmp_path / "two")[0] == pytest.approx(losses(alone)[0], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "score", "trained"),
+    [("atmg-tiny", "distance", "exterior_angle"), ("uncha-tiny", "exterior_angle", "distance")],
+)
+def test_a_model_must_rank_by_what_it_is_trained_on(tmp_path, recipe, score, trained):
+    with pytest.raises(ValueError, match=f"model.score is {score}, but the objective's contrast compares by {trained}"):
+        train(config(f"model.score={score}", recipe=recipe), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

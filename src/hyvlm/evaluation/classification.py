@@ -55,7 +55,7 @@ def zero_shot(
 
 
 def prompt_points(embedder: Embedder, samples: SampleSet, templates: str) -> tuple[Tensor, dict[str, Any], list[str]]:
-    """What stands for each class (``model.class_score``); the facts it depends on, and what is odd about the class names."""
+    """What stands for each class (``model.class_score``), the facts it depends on, what is odd about the names."""
     prompts = read_templates(templates)
     details = {
         "classes": len(samples.classes),

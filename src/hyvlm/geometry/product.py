@@ -1,4 +1,4 @@
-"""Products of equal factors: Lorentz ones with a curvature each (the manifold of PHyCLIP), or flat ones (its control)."""
+"""Products of factors: Lorentz ones with a curvature each (the manifold of PHyCLIP), or flat ones (its control)."""
 
 from __future__ import annotations
 

@@ -255,7 +255,7 @@ class DualEncoder(nn.Module):
         return self.lift_text(mean)
 
     def score(self, images: Tensor, texts: Tensor, *, by: Modality = "image") -> Tensor:
-        """What ranks images against texts, ``(N, M)``, higher is closer; ``model.score`` and ``readout`` say what it is.
+        """What ranks images against texts, ``(N, M)``, higher is closer; as ``model.score`` and ``readout`` say.
 
         Args:
             images, texts: Points ``(N, D)`` and ``(M, D)``.

@@ -33,6 +33,7 @@ def fine_tuned_from(
     *,
     context_length: int | None = None,
     keep_positions: int = KEEP,
+    **scoring: str,
 ) -> DualEncoder:
     """A new model with the towers, projections and pixel statistics of ``start``, which stays as it is.
 
@@ -44,6 +45,7 @@ def fine_tuned_from(
         manifold: A recipe's ``manifold`` section.
         context_length: Most tokens of a text; None for the start's. Positions are stretched to it, or cut.
         keep_positions: Of these, the first positions stay as they are (:func:`stretch_positions`).
+        scoring: ``score`` and ``readout`` of :class:`~hyvlm.models.presets.ModelConfig`, if they change.
     Raises:
         ValueError: A section that describes no manifold; a context length or number of kept positions that is out of
             range; a start whose curvature lies outside ``manifold.bounds``.
@@ -53,7 +55,7 @@ def fine_tuned_from(
     for key, value, least in (("context_length", length, 2), ("keep_positions", keep_positions, 0)):
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise ValueError(f"model.text.{key} must be a whole number, {least} or more, got {value!r}")
-    section = {**start.config["model"], "text": {**start.config["model"]["text"], "context_length": length}}
+    section = {**start.config["model"], **scoring, "text": {**start.config["model"]["text"], "context_length": length}}
     model = build_model({"model": section, "manifold": manifold})
     weights = start.state_dict()
     weights["text_tower.positional_embedding"] = stretch_positions(positions, length, keep=keep_positions)

@@ -24,6 +24,7 @@ from hyvlm.data.views import TrainViews
 from hyvlm.evaluation.runner import EvalSpec, check_specs, evaluate
 from hyvlm.files import check_folder, write_text
 from hyvlm.methods.method import OBJECTIVES, Objective
+from hyvlm.methods.relations import Contrast
 from hyvlm.models import DualEncoder, Tokenizer, build_model, fine_tuned_from, save_model, start_model
 from hyvlm.registry import unknown
 from hyvlm.training.checkpoint import (
@@ -58,8 +59,8 @@ def new_model(config: Config, start: DualEncoder | None = None) -> DualEncoder:
     Args:
         start: The model that ``model.init`` names, already loaded; without it a run that names one loads it.
     Raises:
-        ValueError: A section that describes no model, or other keys beside ``model.init`` than the text tower's
-            ``context_length`` and ``keep_positions``.
+        ValueError: A section that describes no model, or other keys beside ``model.init`` than ``score``, ``readout``
+            and the text tower's ``context_length`` and ``keep_positions``.
     """
     torch.manual_seed(config.train.seed)
     if "init" not in config.model:
@@ -67,12 +68,24 @@ def new_model(config: Config, start: DualEncoder | None = None) -> DualEncoder:
     text = config.model.get("text", {})
     if not isinstance(text, Mapping):
         raise ValueError(f"model.text must be a section with context_length and keep_positions, got {text!r}")
-    others = [f"model.{key}" for key in config.model if key not in ("init", "text")]
-    known = ["model.text.context_length", "model.text.keep_positions"]
+    scoring = {key: config.model[key] for key in ("score", "readout") if key in config.model}
+    others = [f"model.{key}" for key in config.model if key not in ("init", "text", *scoring)]
+    known = ["model.text.context_length", "model.text.keep_positions", "model.score", "model.readout"]
     for key in [*others, *(f"model.text.{key}" for key in text)]:
         if key not in known:
             raise ValueError(f"{unknown('setting beside model.init', key, known)}; the rest is the starting model's")
-    return fine_tuned_from(start or start_model(config.model["init"]), config.manifold, **text)
+    return fine_tuned_from(start or start_model(config.model["init"]), config.manifold, **scoring, **text)
+
+
+def check_score(model: DualEncoder, objective: Objective) -> None:
+    """Raise ValueError unless the model ranks by what its objective's contrast compares by."""
+    trained = {term.similarity for term in objective.terms if isinstance(term, Contrast)} or {"distance"}
+    score = model.config["model"]["score"]
+    if trained != {score}:
+        raise ValueError(
+            f"model.score is {score}, but the objective's contrast compares by {' and '.join(sorted(trained))}: "
+            "the model would not rank as it was trained"
+        )
 
 
 def check_sizes(data: DataConfig, patch: int, views: Sequence[str]) -> None:
@@ -140,6 +153,7 @@ class Trainer:
         self.start = self.starting_model(checkpoint)
         model = new_model(config, self.start)
         objective = build_objective(config)
+        check_score(model, objective)
         objective.prepare(model.image_projection.in_features, model.text_projection.in_features)
         self.module = TrainStep(model, objective, self.start)
         self.state = State(step=0, world_size=self.accelerator.num_processes, optimizer={}, rng=[])
