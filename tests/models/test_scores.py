@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from hyvlm.models import DualEncoder, build_model, fingerprint
+from hyvlm.models import DualEncoder, build_model, fingerprint, load, save_model
 
 SMALL: dict[str, Any] = {
     "image": {"image_size": 16, "patch": 8, "width": 16, "depth": 1, "heads": 2},
@@ -119,3 +120,11 @@ def test_without_the_map_points_are_the_tangent_vectors_of_the_same_weights(mani
 def test_clip_has_no_map_to_drop() -> None:
     with pytest.raises(ValueError, match="the manifold Sphere has no exponential map"):
         small({"name": "sphere"}).flat()
+
+
+def test_a_saved_model_can_be_read_out_as_published(tmp_path: Path) -> None:
+    saved = save_model(small({"name": "product", "factors": 2}), tmp_path / "model")
+    assert load(saved)[0].as_trained
+    assert not load(saved, readout="published")[0].as_trained
+    with pytest.raises(ValueError, match=r"unknown readout 'publish'\. Did you mean 'published'"):
+        load(saved, readout="publish")

@@ -126,6 +126,7 @@ def evaluate(
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Of the sampled negatives")] = None,
     cone: Annotated[str | None, typer.Option("--cone", help="Entailment by the angle or by the cone's margin")] = None,
     vqa: Annotated[str | None, typer.Option("--vqa", help="BLIP VQA model: a folder or a hub name")] = None,
+    readout: Annotated[str | None, typer.Option("--readout", help="Rank pairs as trained or as published")] = None,
     resize: Annotated[str | None, typer.Option("--resize", help="squash to a square, or crop the centre")] = None,
     image_size: Annotated[int | None, typer.Option("--image-size", min=1, help="Side of images in pixels")] = None,
     part_size: Annotated[int | None, typer.Option("--part-size", min=1, help="Side of part crops in pixels")] = None,
@@ -157,7 +158,7 @@ def evaluate(
         "part_size": part_size,
     }
     specs = specs_for(task, data, split=split, **settings)
-    loaded, _, tokenizer = hyvlm.load(model, device=choose_device(device))
+    loaded, _, tokenizer = hyvlm.load(model, device=choose_device(device), readout=readout)
     results = run(
         loaded, tokenizer, specs, out=out, cache=EmbeddingCache(cache), batch_size=batch_size, workers=num_workers
     )

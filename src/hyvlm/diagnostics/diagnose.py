@@ -31,15 +31,12 @@ from hyvlm.evaluation.runner import EvalSpec, choose_device
 from hyvlm.evaluation.task import TASKS
 from hyvlm.geometry import Lorentz, Manifold, ProductLorentz, Sphere
 from hyvlm.methods import OBJECTIVES
-from hyvlm.registry import unknown
 from hyvlm.types import Views
 
 #: The ``hyperbolicity`` suite: what is read with and without the map where the caller names no tasks.
 SUITE = ("classification", "retrieval", "hierarchy")
 #: Measured for every model, whatever its objective compares (Fig. 3).
 TEXT_IMAGE = Pair("text", "image", ("distance", "exterior_angle"))
-#: What may rank pairs, see ``readout`` of :class:`hyvlm.models.ModelConfig`.
-READOUTS = ("trained", "published")
 
 
 def diagnose(
@@ -250,11 +247,7 @@ def _spec(task: str, data: str, split: str | None, settings: Mapping[str, str | 
 def _embedder(
     path: str | Path, readout: str | None, device: str | None, cache: EmbeddingCache, batch_size: int, workers: int
 ) -> Embedder:
-    model, _, tokenizer = hyvlm.load(path, device=choose_device(device))
-    if readout is not None:
-        if readout not in READOUTS:
-            raise ValueError(unknown("readout", readout, list(READOUTS)))
-        model.config["model"]["readout"] = readout
+    model, _, tokenizer = hyvlm.load(path, device=choose_device(device), readout=readout)
     return Embedder(model, tokenizer, cache, batch_size=batch_size, workers=workers)
 
 

@@ -46,7 +46,7 @@ class Result:
         data, split, data_fingerprint: Which samples.
         outcome: The numbers, how many samples they rest on, and what was left out.
         settings: The task's settings, defaults filled in.
-        score: Manifold whose score ranked the pairs.
+        score: What ranked the pairs: the manifold, and how if not by its own score as trained.
         model: Fingerprint of the model.
         library: Version of hyvlm.
         texts_cut: Distinct texts longer than the model's context, which lost their end.

@@ -204,5 +204,6 @@ def _settings(task: Task, embedder: Embedder) -> dict[str, Any]:
 
 
 def _score_name(model: DualEncoder) -> str:
-    """What ranked the pairs: the manifold that the model's score belongs to."""
-    return type(model.manifold).__name__.lower()
+    """What ranked the pairs: the manifold, the angle on it if that is the score, and the read-out if not as trained."""
+    angle = " exterior angle" if model.by_angle else ""
+    return type(model.manifold).__name__.lower() + angle + ("" if model.as_trained else ", published")

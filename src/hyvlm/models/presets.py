@@ -11,6 +11,8 @@ from open_clip import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
 
 from hyvlm.registry import Registry, unknown
 
+Readout = Literal["trained", "published"]
+READOUTS = get_args(Readout)
 STEM_STRIDE = 8  # three convolutions of stride 2
 
 
@@ -83,7 +85,7 @@ class ModelConfig:
     pixel_std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     resize: Literal["by_task", "squash", "crop"] = "by_task"
     score: Literal["distance", "exterior_angle"] = "distance"
-    readout: Literal["trained", "published"] = "trained"
+    readout: Readout = "trained"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists and numbers, as YAML and JSON know them."""

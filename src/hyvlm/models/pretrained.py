@@ -20,7 +20,9 @@ import hyvlm
 from hyvlm.models.convert import check_state_dict
 from hyvlm.models.dual_encoder import DualEncoder, build_model
 from hyvlm.models.openclip import OPEN_CLIP, load_open_clip
+from hyvlm.models.presets import READOUTS
 from hyvlm.models.tokenizer import Tokenizer
+from hyvlm.registry import unknown
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 #: Suffixes of files that may hold weights of open_clip.
@@ -60,7 +62,7 @@ def save_model(model: DualEncoder, folder: str | Path) -> Path:
 
 
 def load(
-    path: str | Path, *, device: torch.device | str = "cpu"
+    path: str | Path, *, device: torch.device | str = "cpu", readout: str | None = None
 ) -> tuple[DualEncoder, Callable[[Image.Image], Tensor], Tokenizer]:
     """Rebuild a saved model, ready to encode.
 
@@ -68,13 +70,16 @@ def load(
         path: A folder that :func:`save_model` wrote, or a run folder: then its newest complete ``checkpoints/step_N``.
             Or a text ``open_clip:NAME/WEIGHTS``: see :func:`hyvlm.models.openclip.load_open_clip`.
         device: Where the model goes.
+        readout: What ranks pairs, "trained" or "published" (:class:`~hyvlm.models.presets.ModelConfig`); None leaves it
+            as saved.
     Returns:
         The model (eval mode, float32); its preprocessing, a PIL image to uint8 ``(3, H, W)``, by the ``resize`` of its
         configuration (squashed to a square where that is left to the task); its tokenizer.
     Raises:
         FileNotFoundError: If there is no model at ``path``.
         ConnectionError: If weights of open_clip cannot be fetched.
-        ValueError: If a file is cut short or not what its name says, or weights and configuration do not fit.
+        ValueError: If a file is cut short or not what its name says, weights and configuration do not fit, or there is
+            no such read-out.
     """
     from hyvlm.data.transforms import eval_transform
 
@@ -84,6 +89,10 @@ def load(
         folder = find_model(path)
         model = build_model(_read_config(folder / CONFIG))
         load_state(model, folder / WEIGHTS)
+    if readout is not None:
+        if readout not in READOUTS:
+            raise ValueError(unknown("readout", readout, list(READOUTS)))
+        model.config["model"]["readout"] = readout
     preprocess = eval_transform(model.image_tower.image_size, model.resize or "squash")
     return model.eval().to(device), preprocess, Tokenizer(model.text_tower.context_length)
 
