@@ -1,0 +1,214 @@
+"""Is there a regime in which hyperbolic geometry does work? ``python benchmarks/low_dimension.py OUT TREE``.
+
+Two data sets with a real hierarchy in 2, 4, 8 and 16 dimensions: nouns of WordNet (a table of vectors, MERU's
+objective) and the built-in scenes (projections of frozen features, HyCoCLIP's). In every regime a Lorentz manifold
+meets its flat twin with the same starting vectors, batches and steps, five seeds. Before, on a seed of its own, each
+side gets its learning rate, and the flat one the better of two radii of the ball where cones are undefined:
+``2K/sqrt(c)`` at its twin's last curvature (as in *How Hyperbolic Are Hyperbolic VLMs?*) or at ``c = 0.1``.
+
+TREE is a file of ``child parent`` lines with one root, such as the hypernyms of the ImageNet-1k classes and all their
+ancestors; ``nltk.corpus.wordnet`` gives them as ``synset.hypernyms()``, and WordNet 3.0 as the "@" pointers of
+data.noun. Run it again to resume; ``OUT/low_dimension.json`` holds every number. Set ``GOMP_SPINCOUNT=1000`` and
+``OMP_NUM_THREADS=1``: the matrices are small.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from _low_dimension import Regime, fit
+from _low_dimension_scenes import TOWERS, Scenes
+from _low_dimension_words import HELD_OUT, Nouns
+from _reporting import mean_and_half_width, where
+from rich.console import Console
+from rich.table import Table
+
+from hyvlm.files import write_text
+from hyvlm.geometry import Euclidean, Lorentz
+
+SEEDS, TUNING_SEED = (0, 1, 2, 3, 4), 99
+DIMENSIONS, TUNING_DIMENSION = (2, 4, 8, 16), 4
+REGIMES = {
+    "published": Regime(),
+    "no floor, from 2": Regime(c=4.0, bounds=None),
+    "bounded": Regime(sharpest=2.0),
+    "held": Regime(learn=False, sharpest=2.0),
+}
+FLOOR = 0.1  # of the published curvature
+STEPS = {"words": 800, "scenes": 300}
+RATES = {"words": (0.1, 0.3), "scenes": (0.03, 0.1)}
+#: Columns of the tables: title, and whether higher is better.
+COLUMNS = {
+    "map_score": ("mAP, score", True),
+    "map_cone": ("mAP, cone", True),
+    "map_cone_held_out": ("held out, cone", True),
+    "spearman": ("tree, Spearman", True),
+    "tie": ("TIE", False),
+    "accuracy": ("accuracy", True),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One run; ``radius`` is that of the ball without cones in flat space, None on the Lorentz manifold."""
+
+    data: str
+    regime: str
+    dim: int
+    seed: int
+    lr: float
+    radius: float | None = None
+
+    @property
+    def file(self) -> str:
+        side = "lorentz" if self.radius is None else f"flat-{self.radius:.4g}"
+        regime = self.regime.replace(",", "").replace(" ", "-")
+        return f"{self.data}/{regime}-n{self.dim}-{side}-lr{self.lr:g}-seed{self.seed}.json"
+
+    def manifold(self) -> Lorentz | Euclidean:
+        return REGIMES[self.regime].manifold() if self.radius is None else Euclidean(aperture_radius=self.radius)
+
+
+class Experiment:
+    """Runs that are kept in ``out`` and done once.
+
+    Attributes:
+        results: Trial and scores of every run that was asked for, in order.
+    """
+
+    def __init__(self, out: Path, tree: Path) -> None:
+        self.out = out
+        self.nouns, self.scenes = Nouns(tree), Scenes(out / "frozen")
+        self.results: dict[Trial, dict[str, Any]] = {}
+
+    def run(self, trial: Trial) -> dict[str, Any]:
+        """Scores of a run, trained unless that is done."""
+        file = self.out / trial.file
+        if not file.is_file():
+            started = time.monotonic(), time.process_time()
+            torch.manual_seed(trial.seed)
+            problem = self.nouns if trial.data == "words" else self.scenes
+            embedding = problem.embedding(trial.dim, trial.manifold(), trial.seed)
+            steps = STEPS[trial.data]
+            found = fit(embedding, REGIMES[trial.regime], lr=trial.lr, steps=steps, seed=trial.seed)
+            found |= {"seconds": time.monotonic() - started[0], "cpu_seconds": time.process_time() - started[1]}
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_text(file, json.dumps({name: float(f"{value:.6g}") for name, value in found.items()}) + "\n")
+            print(f"{file}: {found['seconds']:.1f} s", file=sys.stderr, flush=True)
+        self.results[trial] = json.loads(file.read_text(encoding="utf-8"))
+        return self.results[trial]
+
+    def best(self, trials: Iterable[Trial]) -> Trial:
+        """The trial of the highest mean average precision, by score and by cone together."""
+        return max(trials, key=lambda trial: sum(self.run(trial)[f"map_{by}"] for by in ("score", "cone")))
+
+    def tune(self, data: str, regime: str) -> tuple[Trial, Trial]:
+        """The best Lorentz and the best flat trial; the flat side may choose among twice as many."""
+        common: dict[str, Any] = {"data": data, "dim": TUNING_DIMENSION, "seed": TUNING_SEED}
+        lorentz = self.best([Trial(**common, regime=regime, lr=lr) for lr in RATES[data]])
+        radii = sorted({twin_radius(self.run(lorentz)), twin_radius({"c": FLOOR})})
+        flat = [Trial(**common, regime=flat_regime(regime), lr=lr, radius=r) for r in radii for lr in RATES[data]]
+        return lorentz, self.best(flat)
+
+    def pairs(self, data: str, regime: str, dim: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """Results of both sides, seed by seed."""
+        lorentz, flat = self.tune(data, regime)
+        as_twin = flat.radius == twin_radius(self.run(lorentz))
+        pairs = []
+        for seed in SEEDS:
+            common: dict[str, Any] = {"data": data, "dim": dim, "seed": seed}
+            one = self.run(Trial(**common, regime=regime, lr=lorentz.lr))
+            radius = twin_radius(one) if as_twin else flat.radius
+            pairs.append((one, self.run(Trial(**common, regime=flat_regime(regime), lr=flat.lr, radius=radius))))
+        return pairs
+
+
+def flat_regime(regime: str) -> str:
+    """The first regime of the same bound on the temperature: flat space knows no other difference between them."""
+    return next(name for name, other in REGIMES.items() if other.sharpest == REGIMES[regime].sharpest)
+
+
+def twin_radius(result: dict[str, Any]) -> float:
+    """``2K/sqrt(c)`` at the last curvature of a Lorentz run, to the digits that name files."""
+    return float(f"{Lorentz(c=result['c'], bounds=None).flat().aperture_radius:.4g}")
+
+
+def summary(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]:
+    """Mean and 95 % t interval over the seeds of every quantity: Lorentz, flat, their difference if both have it."""
+    found: dict[str, Any] = {}
+    for name in pairs[0][0]:
+        sides = {"lorentz": [one[name] for one, _ in pairs]}
+        if name in pairs[0][1]:
+            sides["flat"] = [other[name] for _, other in pairs]
+            sides["difference"] = [a - b for a, b in zip(*sides.values(), strict=True)]
+        found[name] = {side: mean_and_half_width(values) for side, values in sides.items()}
+    return found
+
+
+def table(data: str, found: dict[str, dict[int, Any]]) -> Table:
+    """A row for every regime and dimension; H or E: who is better where the interval of the difference leaves out 0."""
+    shown = {name: column for name, column in COLUMNS.items() if name in found["published"][DIMENSIONS[0]]}
+    heads = [head for title, _ in shown.values() for head in (title, "flat", "Δ")]
+    result = Table("regime", "n", "c", "√c|x|", "1/τ", *heads, title=f"{data}, {STEPS[data]} steps, {len(SEEDS)} seeds")
+    for column in result.columns:
+        column.no_wrap = True
+    for regime, by_dimension in found.items():
+        for dim, row in by_dimension.items():
+            cells = [f"{row[name]['lorentz']['mean']:.3g}" for name in ("c", "sqrt_c_x", "inverse_temperature")]
+            for name, (_, higher) in shown.items():
+                digits = 3 if name == "spearman" else 2
+                sides = row[name]
+                mean, half = sides["difference"].values()
+                delta = f"{mean:+.{digits}f} ± {half:.{digits}f}"
+                if abs(mean) > half:
+                    delta = f"[bold]{delta} {'H' if (mean > 0) == higher else 'E'}[/bold]"
+                cells += [f"{sides[side]['mean']:.{digits}f}" for side in ("lorentz", "flat")] + [delta]
+            result.add_row(regime, str(dim), *cells)
+        result.add_section()
+    return result
+
+
+def main(out: Path, tree: Path) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    experiment = Experiment(out, tree)
+    found: dict[str, dict[str, dict[int, Any]]] = {}
+    prepared = experiment.scenes.prepare()
+    for data in STEPS:
+        for regime in REGIMES:
+            for dim in DIMENSIONS:
+                pairs = experiment.pairs(data, regime, dim)
+                found.setdefault(data, {}).setdefault(regime, {})[dim] = summary(pairs)
+    runs = experiment.results.values()
+    seconds = {"towers_and_features": prepared, "runs": sum(run["seconds"] for run in runs)}
+    seconds |= {"in_all": sum(seconds.values()), "runs_cpu": sum(run["cpu_seconds"] for run in runs)}
+    report = {
+        **where(),
+        "settings": {
+            "regimes": {name: asdict(regime) for name, regime in REGIMES.items()},
+            "steps": STEPS,
+            "rates": RATES,
+            "held_out": HELD_OUT,
+            "towers": TOWERS,
+            "tree": experiment.nouns.taxonomy.fingerprint,
+        },
+        "seconds": seconds,
+        "summary": found,
+        "runs": [asdict(trial) | result for trial, result in experiment.results.items()],
+    }
+    lines = json.dumps(report, indent=1, ensure_ascii=False)
+    write_text(out / "low_dimension.json", lines + "\n")
+    console = Console(width=260)
+    for data, regimes in found.items():
+        console.print(table(data, regimes))
+    console.print(f"{seconds['in_all'] / 60:.1f} minutes in all", highlight=False)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
