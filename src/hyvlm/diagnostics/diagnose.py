@@ -16,7 +16,7 @@ from hyvlm.config import load_config
 from hyvlm.data.catalog import SampleSet, open_data
 from hyvlm.diagnostics.diagnosis import Diagnosis, ModelDiagnosis
 from hyvlm.diagnostics.distortion import Quantity, aperture_curve, relation_ratios, surface
-from hyvlm.diagnostics.gradients import curvature_gradients
+from hyvlm.diagnostics.gradients import CurvatureGradients, curvature_gradients
 from hyvlm.diagnostics.operating_point import operating_points
 from hyvlm.diagnostics.radii import radial_distributions
 from hyvlm.diagnostics.readout import has_map, plan_readout, readout_ablation
@@ -35,6 +35,8 @@ from hyvlm.types import Views
 
 #: The ``hyperbolicity`` suite: what is read with and without the map where the caller names no tasks.
 SUITE = ("classification", "retrieval", "hierarchy")
+#: Samples a batch of gradients where the run's own batch size is not known, and in all batches together.
+GRADIENT_BATCH, GRADIENT_SAMPLES = 256, 2048
 #: Measured for every model, whatever its objective compares (Fig. 3).
 TEXT_IMAGE = Pair("text", "image", ("distance", "exterior_angle"))
 
@@ -144,8 +146,9 @@ def diagnose_model(
         ValueError: Fewer than two samples have points, or the data have no captions.
     """
     run, notes, known = run_of(path), list[str](), None
-    if part_size is None and run is not None:
-        part_size = load_config(str(run / "config.yaml")).data.part_size
+    config = load_config(str(run / "config.yaml")) if run else None
+    if part_size is None and config:
+        part_size = config.data.part_size
     collected = collect_views(embedder, samples, captions=captions, resize=resize, part_size=part_size)
     manifold, points = embedder.model.manifold, collected.views.points
     if has_map(embedder.model):
@@ -169,11 +172,14 @@ def diagnose_model(
         trajectories=trajectories,
         notes=notes,
     )
-    return (_with_distortion(diagnosis, manifold, known, collected.views) if known else diagnosis), collected
+    if known is None:
+        return diagnosis, collected
+    batch_size = config.train.batch_size if config and known.trained else None
+    return _with_distortion(diagnosis, manifold, known, collected.views, batch_size), collected
 
 
 def _with_distortion(
-    diagnosis: ModelDiagnosis, manifold: Manifold, known: KnownObjective, views: Views
+    diagnosis: ModelDiagnosis, manifold: Manifold, known: KnownObjective, views: Views, batch_size: int | None
 ) -> ModelDiagnosis:
     """Ratios, surfaces, apertures and gradients of a model that has an exponential map."""
     relations = relations_of(known.objective, views.points)
@@ -194,9 +200,14 @@ def _with_distortion(
         ratios=ratios,
         surfaces=surfaces,
         apertures=[aperture_curve(manifold, views.points[view], view) for view in opening],
-        gradients=curvature_gradients(known.objective, manifold, views),
+        gradients=_gradients(known, manifold, views, batch_size or GRADIENT_BATCH),
         notes=[*diagnosis.notes, *relations.left_out],
     )
+
+
+def _gradients(known: KnownObjective, manifold: Manifold, views: Views, batch_size: int) -> CurvatureGradients:
+    batches = max(1, GRADIENT_SAMPLES // batch_size)
+    return curvature_gradients(known.objective, manifold, views, batch_size=max(2, batch_size), max_batches=batches)
 
 
 def _trajectories(run: Path | None, notes: list[str]) -> Trajectories | None:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
-from hyvlm.data.catalog import SampleSet, open_data
+from hyvlm.data.catalog import SampleSet
 from hyvlm.diagnostics.subset import spread
 from hyvlm.errors import MissingExtra
 from hyvlm.evaluation.embed import Annotated, Embedder, ImageEmbeddings
-from hyvlm.evaluation.runner import EvalSpec
+from hyvlm.evaluation.runner import EvalSpec, open_once
 from hyvlm.evaluation.task import TASKS, Outcome, Task
 from hyvlm.geometry import Euclidean, Lorentz, Product, ProductLorentz
 from hyvlm.models import DualEncoder
@@ -89,16 +90,8 @@ class WithoutMap(Embedder):
         self.source = source
         self.curved = source.model.manifold
 
-    def images(
-        self,
-        samples: SampleSet,
-        *,
-        resize: str = "squash",
-        image_size: int | None = None,
-        parts: bool = False,
-        part_size: int | None = None,
-    ) -> ImageEmbeddings:
-        found = self.source.images(samples, resize=resize, image_size=image_size, parts=parts, part_size=part_size)
+    def images(self, samples: SampleSet, **settings: Any) -> ImageEmbeddings:
+        found = self.source.images(samples, **settings)
         return replace(found, points=self._unmapped(found.points), part_points=self._unmapped(found.part_points))
 
     def annotations(self, samples: SampleSet) -> Annotated:
@@ -169,7 +162,7 @@ def plan_readout(
         TASKS[spec.task]  # an unknown task is an error in any case
         try:
             task = spec.build(model)
-            samples = spread(_open(spec, task, opened), limit)
+            samples = spread(open_once(spec, task, opened), limit)
             task.check(model, samples)
         except UNFIT as error:
             if must_run:
@@ -178,15 +171,6 @@ def plan_readout(
             continue
         plan.jobs.append(Job(spec, task, samples))
     return plan
-
-
-def _open(spec: EvalSpec, task: Task, opened: dict[tuple[str, str | None, str], SampleSet]) -> SampleSet:
-    if not isinstance(spec.data, str):
-        return spec.data
-    key = (spec.data, spec.split, task.opens)
-    if key not in opened:
-        opened[key] = open_data(spec.data, split=spec.split, content=task.opens)
-    return opened[key]
 
 
 def readout_ablation(embedder: Embedder, plan: Plan, *, control: Embedder | None = None) -> ReadoutAblation:

@@ -113,7 +113,7 @@ def check_specs(model: DualEncoder, specs: Sequence[EvalSpec]) -> list[tuple[Tas
     """
     tasks = [spec.build(model) for spec in specs]
     opened: dict[tuple[str, str | None, str], SampleSet] = {}
-    checked = [(task, _open(spec, task, opened)) for spec, task in zip(specs, tasks, strict=True)]
+    checked = [(task, open_once(spec, task, opened)) for spec, task in zip(specs, tasks, strict=True)]
     for task, samples in checked:
         task.check(model, samples)
     return checked
@@ -169,7 +169,8 @@ def evaluate(
     return [results[i] for i in range(len(specs))]
 
 
-def _open(spec: EvalSpec, task: Task, opened: dict[tuple[str, str | None, str], SampleSet]) -> SampleSet:
+def open_once(spec: EvalSpec, task: Task, opened: dict[tuple[str, str | None, str], SampleSet]) -> SampleSet:
+    """The samples of a spec, from ``opened`` if another spec has already opened them for the same content."""
     if not isinstance(spec.data, str):
         return spec.data
     key = (spec.data, spec.split, task.opens)
