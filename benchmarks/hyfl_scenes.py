@@ -10,19 +10,14 @@ what the command line sets: threads that spin starve the loader on few cores.
 from __future__ import annotations
 
 import json
-import os
-import platform
-import statistics
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import torch
+from _reporting import mean_and_half_width, where
 from rich.console import Console
-from scipy import stats
 
-import hyvlm
 from hyvlm.config import load_config
 from hyvlm.evaluation.report import perturbation_table, read_results
 from hyvlm.files import write_text
@@ -62,9 +57,8 @@ def compare(runs: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, floa
     """HyFL-CLIP minus the plain contrast, paired by seed: mean and half-width of the 95 % t interval."""
     compared = {}
     for name in ("perturbed-retrieval/recall@1", "perturbed-retrieval/mean_drop"):
-        differences = [a[name] - b[name] for a, b in zip(*(runs[method] for method in METHODS), strict=True)]
-        half = stats.t.ppf(0.975, len(differences) - 1) * statistics.stdev(differences) / len(differences) ** 0.5
-        compared[name] = {"mean": statistics.fmean(differences), "half_width_95": float(half)}
+        pairs = zip(*(runs[method] for method in METHODS), strict=True)
+        compared[name] = mean_and_half_width([a[name] - b[name] for a, b in pairs])
     return compared
 
 
@@ -83,8 +77,7 @@ def main(out: Path) -> None:
     names = {entry["model"]: name for name, folder in folders.items() for entry in read_results(folder)}
     times = {name: seconds(folder) for name, folder in folders.items()}
     report = {
-        "machine": {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()},
-        "versions": {"hyvlm": hyvlm.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        **where(),
         "settings": {name: load_config(str(f / "config.yaml")).train.__dict__ for name, f in folders.items()},
         "seconds": times,
         "seconds_in_all": sum(times.values()),

@@ -7,18 +7,15 @@ variable is what the command line sets. Run it again to resume; ``OUT/hyper3_abl
 from __future__ import annotations
 
 import json
-import os
-import platform
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import torch
+from _reporting import where
 from rich.console import Console
 from rich.table import Table
 
-import hyvlm
 from hyvlm.config import load_config
 from hyvlm.evaluation.report import read_results
 from hyvlm.files import write_text
@@ -100,8 +97,7 @@ def main(out: Path) -> None:
             results.setdefault(name, []).append({"seed": seed, "seconds": taken, "scores": scores})
     in_all = sum(result["seconds"] for row in results.values() for result in row)
     report = {
-        "machine": {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()},
-        "versions": {"hyvlm": hyvlm.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        **where(),
         "steps": {"shared": SHARED, "all": STEPS},
         "seconds_in_all": in_all,
         "rows": results,
