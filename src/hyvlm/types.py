@@ -57,6 +57,7 @@ class Sample:
         ignored: Classes that are neither there nor absent (all their objects are marked difficult): not to be scored.
         dropped: Parts that could not be used, with the reason of each.
         negatives: Captions that are false of the image: hard negatives of ``texts[0]``.
+        mask: Classes of the pixels, as indices into the set's ``classes`` (PIL mode "L"); 255 is not scored.
     """
 
     key: str
@@ -67,6 +68,7 @@ class Sample:
     ignored: list[int] = field(default_factory=list)
     dropped: list[BadSample] = field(default_factory=list)
     negatives: list[str] = field(default_factory=list)
+    mask: Image.Image | None = None
 
     @property
     def picture(self) -> Image.Image:

@@ -2,6 +2,7 @@
 
 from hyvlm.data import (
     coco,
+    coco_panoptic,
     folder,
     hierarcaps,
     long_captions,
@@ -31,6 +32,7 @@ __all__ = [
     "SampleSet",
     "TrainViews",
     "coco",
+    "coco_panoptic",
     "eval_transform",
     "folder",
     "hierarcaps",

@@ -17,8 +17,8 @@ from hyvlm.registry import Registry
 from hyvlm.types import Sample
 
 #: What a sample set is opened for: images with captions and parts; images with one class each; images with label sets;
-#: texts without images; images with a true caption and false ones.
-CONTENTS = ("pairs", "classes", "labels", "texts", "negatives")
+#: texts without images; images with a true caption and false ones; images with a class for every pixel.
+CONTENTS = ("pairs", "classes", "labels", "texts", "negatives", "masks")
 
 
 class SampleSet(Dataset[Sample]):
@@ -28,8 +28,8 @@ class SampleSet(Dataset[Sample]):
         name: The data set and where it was read from, as the user gave it ("scenes", "coco:/data/coco").
         split: Which split.
         fingerprint: Hash of the content that a sample can depend on; equal fingerprints mean equal samples.
-        classes: Class names, for contents "classes" and "labels", and of texts or negatives that are sorted into some;
-            ``Sample.labels`` indexes them.
+        classes: Class names, for contents "classes", "labels" and "masks", and of texts or negatives that are sorted
+            into some; ``Sample.labels`` and ``Sample.mask`` index them.
         parents: Child name to parent name of the class taxonomy, where one is known.
         dropped: How many samples were left out when the set was opened, by reason; they are not in ``len``.
         dropped_examples: Where the first few of them are.

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 from hyvlm.data.boxes import cut_part
 from hyvlm.data.catalog import DATASETS, SampleSet
 from hyvlm.data.files import Drops, Fingerprint, ObjectImages, check_offer, existing, need_folder, with_article
+from hyvlm.data.masks import BACKGROUND, PaletteMasks
 from hyvlm.types import BadSample, Sample
 
 #: The twenty classes as VOC writes them.
@@ -16,6 +17,8 @@ VOC_CLASSES = (
     *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog"),
     *("horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
 )
+#: Images of VOC 2012's val list of masks.
+VOC2012_VAL = 1449
 READABLE = {"diningtable": "dining table", "pottedplant": "potted plant", "tvmonitor": "tv monitor"}
 
 
@@ -119,15 +122,44 @@ def split_lists(root: Path) -> dict[str, Path | None]:
     return dict(whole) or {"all": None}
 
 
+def open_masks(location: str, split: str | None) -> PaletteMasks:
+    """The images of a list in ``ImageSets/Segmentation``, or of every mask; background and the twenty classes."""
+    root = need_folder(Path(location), "voc")
+    masks = need_folder(root / "SegmentationClass", "voc")
+    lists: dict[str, Path | None] = {p.stem: p for p in sorted((root / "ImageSets" / "Segmentation").glob("*.txt"))}
+    lists = lists or {"all": None}
+    if split is None:
+        split = next((s for s in ("val", "all", "trainval", "train") if s in lists), next(iter(lists)))
+    check_offer(f"voc:{location}", "split", split, list(lists))
+    path = lists[split]
+    ids = [p.stem for p in sorted(masks.glob("*.png"))] if path is None else read_ids(path)
+    folders = need_folder(root / "JPEGImages", "voc"), masks
+    classes = [BACKGROUND, *(READABLE.get(name, name) for name in VOC_CLASSES)]
+    files = {f"{key}.jpg": f"{key}.png" for key in ids}
+    fingerprint = Fingerprint("voc", split, "masks", *ids)
+    opened = PaletteMasks(f"voc:{location}", split, classes, folders, files, fingerprint)
+    opened.expected = VOC2012_VAL if split == "val" else None
+    return opened
+
+
+def read_ids(path: Path) -> list[str]:
+    """The ids in a list of a split: the first word of each line."""
+    return [line.split()[0] for line in path.read_text(encoding="utf-8-sig").splitlines() if line.split()]
+
+
 @DATASETS.register("voc")
 def open_voc(location: str, *, split: str | None = None, content: str = "pairs") -> SampleSet:
-    """A PASCAL VOC folder. Content: pairs (parts are boxes), classes (crops of boxes), labels (class sets).
+    """A PASCAL VOC folder. Content: pairs (parts are boxes), classes (crops of boxes), labels (class sets), masks.
 
     VOC has no captions: pairs get "a photo of a dog, a cat and a person", each class once. Objects marked difficult
     are no parts and no crops; a class that only they show is ignored in the labels. ``split`` is a list in
-    ``ImageSets/Main``, by default the first of test, val, all, trainval, train that exists.
+    ``ImageSets/Main``, by default the first of test, val, all, trainval, train that exists. Masks are those of
+    ``SegmentationClass`` over background and the twenty classes; their splits are the lists in
+    ``ImageSets/Segmentation``, by default the first of val, all, trainval, train.
     """
-    check_offer("voc", "content", content, ["pairs", "classes", "labels"])
+    check_offer("voc", "content", content, ["pairs", "classes", "labels", "masks"])
+    if content == "masks":
+        return open_masks(location, split)
     root = need_folder(Path(location), "voc")
     annotations = need_folder(root / "Annotations", "voc")
     lists = split_lists(root)
@@ -135,8 +167,5 @@ def open_voc(location: str, *, split: str | None = None, content: str = "pairs")
         split = next((s for s in ("test", "val", "all", "trainval", "train") if s in lists), next(iter(lists)))
     check_offer(f"voc:{location}", "split", split, list(lists))
     path = lists[split]
-    if path is None:
-        ids = [p.stem for p in sorted(annotations.glob("*.xml"))]
-    else:
-        ids = [line.split()[0] for line in path.read_text(encoding="utf-8-sig").splitlines() if line.split()]
+    ids = [p.stem for p in sorted(annotations.glob("*.xml"))] if path is None else read_ids(path)
     return Voc(root, f"voc:{location}", split, content, ids)

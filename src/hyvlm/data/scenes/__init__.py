@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hyvlm.data.catalog import DATASETS, SampleSet
+from hyvlm.data.masks import BACKGROUND
 from hyvlm.data.scenes.drawing import CANVAS, render
 from hyvlm.data.scenes.long import LongTexts, long_texts
 from hyvlm.data.scenes.text import Wording
@@ -61,6 +62,7 @@ __all__ = [
     "Scene",
     "SceneCrops",
     "SceneLabels",
+    "SceneMasks",
     "SceneNegatives",
     "SceneObject",
     "ScenePairs",
@@ -213,6 +215,21 @@ class SceneLabels(_Scenes):
         return Sample(key=f"scene-{self.split}-{index:06d}", image=image.copy(), labels=list(scene.labels))
 
 
+class SceneMasks(_Scenes):
+    """The images of :class:`ScenePairs` with the leaf class of every pixel; 0 is the background."""
+
+    content = "masks"
+    classes = (BACKGROUND, *LEAF_CLASSES)
+
+    def __getitem__(self, index: int) -> Sample:
+        scene = describe_scene(self._check_index(index), self.split)
+        image, shown = render(scene)
+        mask = np.zeros(shown.shape[1:], dtype=np.uint8)
+        for one, pixels in zip(scene.objects, shown, strict=True):
+            mask[pixels] = 1 + _LEAF_INDEX[one.leaf]
+        return Sample(f"scene-{self.split}-{index:06d}", image, mask=Image.fromarray(mask))
+
+
 class SceneCrops(_Scenes):
     """Every object of every scene as an image of its own, with one leaf class."""
 
@@ -300,11 +317,11 @@ def open_scenes(location: str = "", *, split: str | None = None, content: str = 
     Args:
         location: Empty, or the number of training scenes (10,000 if empty).
         split: "train", "val" or "test" (500 scenes each); None is "test".
-        content: "pairs", "classes" (crops of single objects), "labels", "texts" or "negatives".
+        content: "pairs", "classes" (crops of single objects), "labels", "texts", "negatives" or "masks".
     Raises:
         ValueError: If one of them is none of these.
     """
-    kinds = (ScenePairs, SceneCrops, SceneLabels, SceneTexts, SceneNegatives)
+    kinds = (ScenePairs, SceneCrops, SceneLabels, SceneTexts, SceneNegatives, SceneMasks)
     return _open("scenes", kinds, location, split, content)
 
 
