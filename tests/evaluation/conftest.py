@@ -66,8 +66,13 @@ class StubModel(nn.Module):
     def class_points(self, tokens: Tensor) -> Tensor:
         return torch.stack([self.encode_text(prompts).mean(0) for prompts in tokens])
 
-    def score(self, x: Tensor, y: Tensor) -> Tensor:
-        return x @ y.T
+    by_angle, as_trained = False, True  # a score without a direction, as trained
+
+    def score(self, images: Tensor, texts: Tensor, *, by: str = "image") -> Tensor:
+        return images @ texts.T
+
+    def class_score(self, images: Tensor, classes: Tensor) -> Tensor:
+        return self.score(images, classes)
 
 
 class WordModel(StubModel):

@@ -75,7 +75,7 @@ def test_retrieval_needs_captions(stub, tokenizer, listed, image_of) -> None:
 def test_retrieval_gives_the_score_images_first(stub, tokenizer, listed, image_of) -> None:
     """A score may differ by direction; here it prefers whatever its second argument's first coordinate says."""
     model = stub({"high": [1, 0, 0], "low": [0, 0, 0]})
-    model.score = lambda x, y: torch.zeros(len(x), 1) + y[:, 0]
+    model.score = lambda x, y, by="image": torch.zeros(len(x), 1) + y[:, 0]
     samples = listed([image_of(RED, texts=["high"]), image_of(GREEN, texts=["low"])])
     outcome = run("retrieval", model, tokenizer, samples)
     assert outcome.scores["i2t_recall@1"] == 50  # both images choose "high"
@@ -309,3 +309,14 @@ def test_prompts_from_a_file(tmp_path: Path) -> None:
     for path in ("prompts/mine", "mine.txt"):
         with pytest.raises(FileNotFoundError, match=f"prompt file {path} does not exist"):
             read_templates(path)
+
+
+@pytest.mark.parametrize(
+    ("published", "note"), [(3, []), (4, ["3 of the 4 published captions of listed: not comparable"])]
+)
+def test_a_set_with_other_captions_than_published_is_not_comparable(published, note, stub, tokenizer, listed, image_of):
+    samples = listed([image_of(RED, texts=["red", "reddish"]), image_of(GREEN, texts=["green"])])
+    samples.expected, samples.expected_captions = 2, published
+    model = stub({**UNIT, "reddish": [1, 0, 0]})
+    assert run("retrieval", model, tokenizer, samples).notes == note
+    assert run("retrieval", model, tokenizer, samples, captions="first").notes == []

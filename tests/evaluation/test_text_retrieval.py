@@ -7,6 +7,7 @@ import pytest
 from hyvlm.evaluation import EvalSpec, evaluate
 from hyvlm.evaluation.embed import Embedder
 from hyvlm.evaluation.text_retrieval import TextRetrieval
+from hyvlm.geometry import Sphere
 from hyvlm.types import BadSample, Sample
 
 UNIT = {"red": [1, 0, 0], "green": [0, 1, 0], "blue": [0, 0, 1]}
@@ -28,7 +29,7 @@ def test_the_first_caption_asks_for_the_others(by_words, tokenizer, listed) -> N
         ],
         classes=["dog"],  # those of the boxes of the same set: no text has one
     )
-    outcome = run(by_words(UNIT), tokenizer, samples)
+    outcome = run(by_words(UNIT, Sphere()), tokenizer, samples)  # texts are ranked by the manifold: a dot product
     # a ("red" 2/3, "green red" 1/2, "green" 1/3, 0, 0): AP (1 + 2/3) / 2 = 5/6; b: "blue" twice, tied: 1/2;
     # c: ("red" 1, "green red" 1/2, then green and both blues at 0): matches stand 2nd and last: (1/2 + 2/5) / 2
     assert outcome.scores["mean_average_precision"] == pytest.approx(100 * (5 / 6 + 1 / 2 + 9 / 20) / 3)

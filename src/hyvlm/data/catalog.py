@@ -34,6 +34,7 @@ class SampleSet(Dataset[Sample]):
         dropped: How many samples were left out when the set was opened, by reason; they are not in ``len``.
         dropped_examples: Where the first few of them are.
         expected: How many samples the published set has, where that is known.
+        expected_captions: How many captions it has, where that is known.
     """
 
     name: str
@@ -44,6 +45,7 @@ class SampleSet(Dataset[Sample]):
     dropped: Mapping[str, int] = MappingProxyType({})
     dropped_examples: Sequence[str] = ()
     expected: int | None = None
+    expected_captions: int | None = None
 
     @abstractmethod
     def __len__(self) -> int: ...

@@ -119,5 +119,5 @@ class Retrieval(CaptionTask):
             skipped_examples=images.examples,
             ties={way: r.tied for way, r in ranks.items()},
             details=found.details(),
-            notes=size_notes(samples, len(images.points)),
+            notes=size_notes(samples, len(images.points), len(found.captions) if self.captions == "all" else None),
         )

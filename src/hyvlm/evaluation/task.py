@@ -77,6 +77,10 @@ class Task(ABC):
         self.check_size("image_size", self.image_size, model)
         eval_transform(self.image_size or 1, resize=self.resize)
 
+    def side(self, own: int) -> int:
+        """Side in pixels of the images that a model of the size ``own`` is shown."""
+        return self.image_size or own
+
     @staticmethod
     def check_size(name: str, size: int | None, model: DualEncoder) -> None:
         """Raise ValueError unless the side ``size`` is None or a multiple of the model's patch, as its images are."""
@@ -112,11 +116,14 @@ def choice_of_captions(name: str) -> Callable[[list[str]], list[str]]:
     return CAPTIONS[name]
 
 
-def size_notes(samples: SampleSet, n: int) -> list[str]:
-    """A note if ``n`` samples were scored, but the published set has another number of them."""
-    if samples.expected in (None, n):
-        return []
-    return [f"{n:,} of the {samples.expected:,} published samples of {samples.name}: not comparable"]
+def size_notes(samples: SampleSet, n: int, captions: int | None = None) -> list[str]:
+    """Notes if ``n`` samples, or ``captions``, were used, but the published set has another number of them."""
+    counts = (("samples", n, samples.expected), ("captions", captions, samples.expected_captions))
+    return [
+        f"{used:,} of the {published:,} published {what} of {samples.name}: not comparable"
+        for what, used, published in counts
+        if used is not None and published not in (None, used)
+    ]
 
 
 def percent(shares: Mapping[str, float]) -> dict[str, float]:

@@ -124,5 +124,5 @@ class TextRetrieval(Task):
                 "distinct_texts": len(set(asked.texts)),
                 "texts_hash": hash_lines(asked.texts),
             },
-            notes=size_notes(samples, asked.scored),
+            notes=size_notes(samples, asked.scored, None if labelled else len(asked.texts)),
         )
