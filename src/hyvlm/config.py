@@ -100,6 +100,8 @@ class EvalConfig:
         seed: Of the draws of false captions.
         cone: What entailment ranks by: ``"angle"`` or ``"margin"``.
         vqa: Folder or hub name of BLIP's VQA model.
+        background: What stands for the background of masks: ``"scenery"``, ``"name"``, or a file of one name a line.
+        extrapolation: Factor of the texts' distance from the origin in segmentation, or ``"auto"``.
         resize: ``"squash"`` or ``"crop"``; None is the model's own way, or the task's where the model has none.
         image_size, part_size: Side in pixels of images and of part crops.
     """
@@ -116,6 +118,8 @@ class EvalConfig:
     seed: int | None = None
     cone: str | None = None
     vqa: str | None = None
+    background: str | None = None
+    extrapolation: str | None = None
     resize: str | None = None
     image_size: int | None = None
     part_size: int | None = None

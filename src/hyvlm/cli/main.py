@@ -126,6 +126,12 @@ def evaluate(
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Of the sampled negatives")] = None,
     cone: Annotated[str | None, typer.Option("--cone", help="Entailment by the angle or by the cone's margin")] = None,
     vqa: Annotated[str | None, typer.Option("--vqa", help="BLIP VQA model: a folder or a hub name")] = None,
+    background: Annotated[
+        str | None, typer.Option("--background", help="segmentation: scenery, name, or a file of one name a line")
+    ] = None,
+    extrapolation: Annotated[
+        str | None, typer.Option("--extrapolation", help="segmentation: auto, or a factor of the texts' radius")
+    ] = None,
     readout: Annotated[str | None, typer.Option("--readout", help="Rank pairs as trained or as published")] = None,
     resize: Annotated[str | None, typer.Option("--resize", help="squash to a square, or crop the centre")] = None,
     image_size: Annotated[int | None, typer.Option("--image-size", min=1, help="Side of images in pixels")] = None,
@@ -153,6 +159,8 @@ def evaluate(
         "seed": seed,
         "cone": cone,
         "vqa": vqa,
+        "background": background,
+        "extrapolation": extrapolation,
         "resize": resize,
         "image_size": image_size,
         "part_size": part_size,

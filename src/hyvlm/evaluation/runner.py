@@ -25,6 +25,7 @@ from hyvlm.evaluation import (  # noqa: F401  (they register)
     perturbed_retrieval,
     prompt_audit,
     retrieval,
+    segmentation,
     text_retrieval,
     vqa,
 )
@@ -200,7 +201,7 @@ def _run(name: str, task: Task, samples: SampleSet, embedder: Embedder) -> Resul
 
 def _settings(task: Task, embedder: Embedder) -> dict[str, Any]:
     settings = dataclasses.asdict(task)
-    settings["image_size"] = settings["image_size"] or embedder.image_size
+    settings["image_size"] = task.side(embedder.image_size)
     return settings
 
 
