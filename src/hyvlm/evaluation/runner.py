@@ -21,6 +21,7 @@ from hyvlm.evaluation import (  # noqa: F401  (they register)
     hierarchy,
     multilabel,
     order,
+    part_matching,
     perturbed_ranks,
     perturbed_retrieval,
     prompt_audit,
