@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor, nn
+
+#: Names that a message lists at the most.
+LISTED = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,24 +24,54 @@ class KeyMap:
         rename: Source name to name in a :class:`hyvlm.models.DualEncoder`.
         drop: Source name to the reason why it has no place in a model.
         change: Source name (a key of ``rename``) to what its tensors need to have our shape.
+        prepare: What joins tensors that are one here, before any other step: names and tensors of the source in and
+            out.
     """
 
     rename: Mapping[str, str]
     drop: Mapping[str, str] = field(default_factory=dict)
     change: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
+    prepare: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = dict
 
     def __call__(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The same tensors under our names. Raises ValueError for a key that the table does not know."""
-        converted = {}
-        for key, value in weights.items():
-            entry = next((e for e in (*self.rename, *self.drop) if match(e, key)), None)
+        """The same tensors under our names. Raises ValueError that lists the keys that the table does not know."""
+        converted, strange = {}, []
+        for key, value in self.prepare(weights).items():
+            entry = self._entry(key)
             if entry is None:
-                raise ValueError(f"unknown key '{key}': these weights are not of the source that the key table is for")
-            if entry in self.rename:
+                strange.append(key)
+            elif entry in self.rename:
                 number, below = match(entry, key) or ("", "")
                 value = self.change[entry](value) if entry in self.change else value
                 converted[self.rename[entry].replace("*", number) + below] = value
+        if strange:
+            raise ValueError(
+                f"unknown key {listed(strange)}: these weights are not of the source that the key table is for"
+            )
         return converted
+
+    def dropped(self, weights: Mapping[str, Tensor]) -> dict[str, str]:
+        """The entries of ``drop`` that occur in ``weights``, with their reasons."""
+        found = {self._entry(key) for key in self.prepare(weights)}
+        return {entry: reason for entry, reason in self.drop.items() if entry in found}
+
+    def source_name(self, key: str) -> str:
+        """What the source calls our ``key``; ``key`` itself if it has no name for it."""
+        for entry, ours in self.rename.items():
+            found = match(ours, key)
+            if found:
+                return entry.replace("*", found[0]) + found[1]
+        return key
+
+    def _entry(self, key: str) -> str | None:
+        return next((entry for entry in (*self.rename, *self.drop) if match(entry, key)), None)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names in quotes for one line of text, of many the first few and how many more there are."""
+    names = list(names)
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(f"'{name}'" for name in names[:LISTED]) + more
 
 
 def match(entry: str, key: str) -> tuple[str, str] | None:
@@ -78,7 +113,41 @@ _UNUSED = {
     "logit_scale": "a temperature belongs to the objective",
 }
 
+#: A projection scale is at most 1, and Hyper3-CLIP's curvature 0.1 to 10, where the released code reads them.
+_AT_MOST_1 = {key: lambda log: log.clamp(max=0.0) for key in ("visual_alpha", "textual_alpha")}
 _BLOCK = "visual.transformer.resblocks.*"
+_HYPER3_TEXT = "text_encoder.backbone."
+_HYPER3_LAYER = f"{_HYPER3_TEXT}encoder.layers.*"
+_TEXT_LAYER = "text_tower.transformer.resblocks.*"
+
+
+def _stack_factors(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """PHyCLIP's scalars of each factor, ``curvs.0``, ``curvs.1`` ..., as one vector ``curvs``."""
+    joined = {key: value for key, value in weights.items() if not re.fullmatch(r"\w+\.\d+", key)}
+    for name in ("curvs", "visual_concept_alphas", "textual_concept_alphas"):
+        count = sum(key.startswith(f"{name}.") for key in weights)
+        keys = [f"{name}.{i}" for i in range(count)]
+        missing = [key for key in keys if key not in weights]
+        if missing:
+            raise ValueError(f"lacks {listed(missing)} of {count} factors")
+        if keys:
+            joined[name] = torch.stack([weights[key] for key in keys])
+    return joined
+
+
+def _join_attention(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Query, key and value projections of Hugging Face's CLIP text tower as one tensor each of weights and biases.
+
+    The segment ``text_model.``, which transformers 4 writes and 5 does not, is left out.
+    """
+    plain = {key.replace(f"{_HYPER3_TEXT}text_model.", _HYPER3_TEXT): value for key, value in weights.items()}
+    for key in list(plain):
+        found = re.fullmatch(r"(.+\.self_attn\.)q_proj\.(weight|bias)", key)
+        parts = [f"{found[1]}{part}_proj.{found[2]}" for part in "qkv"] if found else []
+        if found and all(part in plain for part in parts):
+            plain[f"{found[1]}in_proj_{found[2]}"] = torch.cat([plain.pop(part) for part in parts])
+    return plain
+
 
 KEY_MAPS: dict[str, KeyMap] = {
     "clip": KeyMap(rename=_TOWERS, drop=_UNUSED),
@@ -93,6 +162,46 @@ KEY_MAPS: dict[str, KeyMap] = {
             "local_logit_scale": "a temperature belongs to the objective",
             "textual.min_radius_head.": "the released code never calls it",
         },
+    ),
+    "phyclip": KeyMap(
+        rename=_TOWERS
+        | {
+            "curvs": "manifold.factor.log_c",
+            "visual_concept_alphas": "image_log_scale",
+            "textual_concept_alphas": "text_log_scale",
+        },
+        drop=_UNUSED | dict.fromkeys(_LIFT, "unused: every factor has its own"),
+        prepare=_stack_factors,
+    ),
+    "hyper3": KeyMap(
+        rename={
+            "vision_encoder.backbone.": "image_tower.",
+            f"{_HYPER3_TEXT}embeddings.token_embedding.": "text_tower.token_embedding.",
+            f"{_HYPER3_TEXT}embeddings.position_embedding.weight": "text_tower.positional_embedding",
+            f"{_HYPER3_LAYER}.layer_norm1.": f"{_TEXT_LAYER}.ln_1.",
+            f"{_HYPER3_LAYER}.self_attn.in_proj_weight": f"{_TEXT_LAYER}.attn.in_proj_weight",
+            f"{_HYPER3_LAYER}.self_attn.in_proj_bias": f"{_TEXT_LAYER}.attn.in_proj_bias",
+            f"{_HYPER3_LAYER}.self_attn.out_proj.": f"{_TEXT_LAYER}.attn.out_proj.",
+            f"{_HYPER3_LAYER}.layer_norm2.": f"{_TEXT_LAYER}.ln_2.",
+            f"{_HYPER3_LAYER}.mlp.fc1.": f"{_TEXT_LAYER}.mlp.c_fc.",
+            f"{_HYPER3_LAYER}.mlp.fc2.": f"{_TEXT_LAYER}.mlp.c_proj.",
+            f"{_HYPER3_TEXT}final_layer_norm.": "text_tower.ln_final.",
+            "image_proj.": "image_projection.",
+            "text_proj.": "text_projection.",
+            "log_curv": "manifold.log_c",
+            "visual_alpha": "image_log_scale",
+            "textual_alpha": "text_log_scale",
+        },
+        drop={
+            f"{_HYPER3_TEXT}embeddings.position_ids": "0, 1, 2, ...",
+            "query_pooling.": "belongs to the objective",
+            "logit_scale": "a temperature belongs to the objective",
+            "global_logit_scale": "a temperature belongs to the objective",
+            "global_local_logit_scale": "a temperature belongs to the objective",
+            "local_logit_scale": "a temperature belongs to the objective",
+        },
+        change=_AT_MOST_1 | {"log_curv": lambda log: log.clamp(math.log(0.1), math.log(10.0))},
+        prepare=_join_attention,
     ),
     # The state dict of open_clip's own model, with the text tower under "text." as in its CustomTextCLIP.
     "open_clip": KeyMap(

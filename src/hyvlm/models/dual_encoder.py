@@ -66,10 +66,12 @@ class DualEncoder(nn.Module):
             raise ValueError(f"model.score=exterior_angle: {manifold['name']!r} has no exterior angle")
         self.image_tower = ImageTower(**asdict(config.image))
         self.text_tower = TextTower(**asdict(config.text))
-        self.image_projection = nn.Linear(config.image.width, config.dim, bias=False)
-        self.text_projection = nn.Linear(config.text.width, config.dim, bias=False)
+        self.image_projection = nn.Linear(config.image.width, config.dim, bias=config.projection_bias)
+        self.text_projection = nn.Linear(config.text.width, config.dim, bias=config.projection_bias)
         for projection in (self.image_projection, self.text_projection):
             nn.init.normal_(projection.weight, std=projection.in_features**-0.5)
+            if config.projection_bias:
+                nn.init.zeros_(projection.bias)
         for name in ("image_log_scale", "text_log_scale"):
             if isinstance(self.manifold, Sphere):
                 self.register_buffer(name, torch.zeros(()), persistent=False)

@@ -30,6 +30,8 @@ class ImageTowerConfig:
     pre_norm: bool = False
     activation: Literal["gelu", "quick_gelu"] = "gelu"
     mlp_ratio: float = 4.0
+    pooling: Literal["class", "mean"] = "class"
+    norm_eps: float = 1e-5
 
     def __post_init__(self) -> None:
         if self.width % self.heads or self.width % 4:
@@ -68,6 +70,7 @@ class ModelConfig:
     """Both towers, the width of the common embedding, and how images become pixels.
 
     Attributes:
+        projection_bias: Whether the projections to the common embedding add a bias (Hyper3-CLIP as released).
         pixel_mean, pixel_std: What pixels in [0, 1] are normalised with.
         resize: How evaluation brings images to size, see :func:`hyvlm.data.transforms.eval_transform`. "by_task" leaves
             it to the task: the MERU lineage squashes for retrieval and crops for classification.
@@ -81,6 +84,7 @@ class ModelConfig:
     image: ImageTowerConfig
     text: TextTowerConfig = field(default_factory=TextTowerConfig)
     dim: int = 512
+    projection_bias: bool = False
     pixel_mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     pixel_std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     resize: Literal["by_task", "squash", "crop"] = "by_task"

@@ -29,7 +29,7 @@ def sincos_positions(grid: tuple[int, int], width: int) -> Tensor:
 
 
 class ImageTower(VisionTransformer):
-    """Pre-norm vision transformer with class-token pooling and LayerNorm eps 1e-5.
+    """Pre-norm vision transformer with class token.
 
     Positions are made for ``image_size``. Images of another size (crops, other aspect ratios) pass through the same
     tower; timm then interpolates the table, so that positions are relative to the image's edges. A loaded table is
@@ -45,6 +45,9 @@ class ImageTower(VisionTransformer):
         pre_norm: A norm between embedding and blocks, and patches projected without bias, as in CLIP.
         activation: "gelu", or the sigmoid approximation "quick_gelu" that OpenAI's CLIP was trained with.
         mlp_ratio: Width of the blocks' MLPs in units of ``width``.
+        pooling: "class" takes the class token after the final norm; "mean" the mean over the patches, which alone is then
+            normed.
+        norm_eps: Of every LayerNorm.
     Shape:
         ``(B, 3, H, W)`` -> ``(B, width)``, H and W divisible by ``patch``. An empty batch gives an empty result that is
         still connected to the parameters (with zero gradients), as data-parallel training needs.
@@ -63,6 +66,8 @@ class ImageTower(VisionTransformer):
         pre_norm: bool = False,
         activation: str = "gelu",
         mlp_ratio: float = 4.0,
+        pooling: str = "class",
+        norm_eps: float = 1e-5,
     ) -> None:
         conv_stem = {}
         if stem:
@@ -77,8 +82,9 @@ class ImageTower(VisionTransformer):
             num_heads=heads,
             mlp_ratio=mlp_ratio,
             num_classes=0,
+            global_pool="avg" if pooling == "mean" else "token",
             pre_norm=pre_norm,
-            norm_layer=partial(nn.LayerNorm, eps=1e-5),
+            norm_layer=partial(nn.LayerNorm, eps=norm_eps),
             act_layer=ACTIVATIONS[activation],
             dynamic_img_size=True,
             **conv_stem,
@@ -91,6 +97,8 @@ class ImageTower(VisionTransformer):
     def forward(self, x: Tensor) -> Tensor:
         if not len(x):
             return self.forward(x.new_zeros(1, *x.shape[1:]))[:0]
+        if self.global_pool == "avg":
+            return self.forward_head(self.forward_features(x))
         x = self.norm_pre(self._pos_embed(self.patch_embed(x)))
         *blocks, last = self.blocks
         for block in blocks:
@@ -110,7 +118,7 @@ class ImageTower(VisionTransformer):
             pooled, patches = self.tokens(x.new_zeros(1, *x.shape[1:]))
             return pooled[:0], patches[:0]
         x = self.forward_features(x)
-        return x[:, 0], x[:, 1:]
+        return self.forward_head(x), self.fc_norm(x[:, 1:])
 
 
 class TextTower(TextTransformer):
