@@ -38,11 +38,13 @@ def test_path_lengths_are_those_of_networkx(seed: int) -> None:
     sources = np.array([3, 0, 3])
     for lengths, expected in (
         (taxonomy.path_lengths(), either_way),
-        (taxonomy.path_lengths(upward=True), upward),
+        (taxonomy.steps_up(np.arange(len(taxonomy.nodes))).T, upward),
     ):
         for i, name in enumerate(taxonomy.nodes):
             assert [expected[name].get(other, np.inf) for other in taxonomy.nodes] == list(lengths[i])
     np.testing.assert_array_equal(taxonomy.path_lengths(sources), taxonomy.path_lengths()[sources])
+    root = taxonomy.nodes[0]
+    assert list(taxonomy.depths()) == [upward[name][root] for name in taxonomy.nodes]
 
 
 @settings(derandomize=True, max_examples=30, deadline=None)

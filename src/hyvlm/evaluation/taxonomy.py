@@ -116,19 +116,35 @@ class Taxonomy:
                 above[i, p] = True
         return above
 
-    def path_lengths(self, sources: np.ndarray | None = None, *, upward: bool = False) -> np.ndarray:
+    def path_lengths(self, sources: np.ndarray | None = None) -> np.ndarray:
         """Edges on the shortest path from every source to every node, ``(sources, nodes)`` float64.
+
+        Edges count either way; in a DAG a path may run through a common descendant.
 
         Args:
             sources: ``(S,)`` places in :attr:`nodes`; None is all of them.
-            upward: Go from child to parent only; inf where there is no way. Otherwise edges count either way, and in a
-                DAG a path may run through a common descendant.
         """
         at = np.arange(len(self.nodes)) if sources is None else sources
         child, parent = np.array([(self.index[c], self.index[p]) for c, p in self.edges]).T
         graph = csr_array((np.ones(len(child)), (child, parent)), shape=(len(self.nodes),) * 2)
         distinct, position = np.unique(at, return_inverse=True)
-        return shortest_path(graph, method="D", directed=upward, unweighted=True, indices=distinct)[position]
+        return shortest_path(graph, method="D", directed=False, unweighted=True, indices=distinct)[position]
+
+    def steps_up(self, sources: np.ndarray) -> np.ndarray:
+        """``(nodes, sources)`` float64: fewest edges from each source up to each node; inf where it is not above."""
+        steps = np.full((len(self.nodes), len(sources)), np.inf)
+        steps[sources, np.arange(len(sources))] = 0
+        for i in reversed(range(len(self.nodes))):
+            for p in self.parents[i]:
+                np.minimum(steps[p], steps[i] + 1, out=steps[p])
+        return steps
+
+    def depths(self) -> np.ndarray:
+        """``(nodes,)``: fewest edges from each node up to the root."""
+        depth = np.zeros(len(self.nodes), dtype=np.int64)
+        for i, parents in enumerate(self.parents):
+            depth[i] = min((depth[p] + 1 for p in parents), default=0)
+        return depth
 
     def heights(self) -> np.ndarray:
         """``(nodes,)``: edges from each node down to its deepest leaf."""
@@ -163,8 +179,9 @@ class HierarchicalMetrics:
     def __init__(self, taxonomy: Taxonomy, classes: Sequence[str]) -> None:
         taxonomy.check_classes(classes)
         at = np.array([taxonomy.index[name] for name in classes])
-        ancestors = taxonomy.ancestors()
-        above = ancestors[at].astype(np.float32)  # counts up to 2**24 are exact
+        up = taxonomy.steps_up(at)
+        above = (np.isfinite(up) & (up > 0)).T.astype(np.float32)  # (C, nodes); counts up to 2**24 are exact
+        above = above[:, above.any(0)]
         common = (above @ above.T).astype(np.float64)
         size = above.sum(1, dtype=np.float64)
         self.tables = {
@@ -173,7 +190,7 @@ class HierarchicalMetrics:
             "jaccard": _ratio(common, size[:, None] + size[None, :] - common),
             "precision": _ratio(common, np.broadcast_to(size[:, None], common.shape)),
             "recall": _ratio(common, np.broadcast_to(size[None, :], common.shape)),
-            **_lca_tables(taxonomy, at, ancestors),
+            **_lca_tables(taxonomy, up),
         }
 
     def rows(self, predicted: np.ndarray, target: np.ndarray) -> dict[str, np.ndarray]:
@@ -189,25 +206,16 @@ def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     return np.divide(part, whole, out=np.ones_like(part), where=whole > 0)
 
 
-def _lca_tables(taxonomy: Taxonomy, at: np.ndarray, ancestors: np.ndarray) -> dict[str, np.ndarray]:
+def _lca_tables(taxonomy: Taxonomy, up: np.ndarray) -> dict[str, np.ndarray]:
     """Sweep over the nodes from the root down: below each, its values replace those of shallower common ancestors."""
-    up = taxonomy.path_lengths(at, upward=True)  # (C, nodes)
-    root = next(i for i, parents in enumerate(taxonomy.parents) if not parents)
-    depth = taxonomy.path_lengths(upward=True)[:, root]
-    height = taxonomy.heights()
-    covers = ancestors[at].T.copy()  # (nodes, C): the node is the class or above it
-    covers[at, np.arange(len(at))] = True
-
-    shape = (len(at), len(at))
-    best_depth, lowest, path = np.full(shape, -1.0), np.zeros(shape), np.zeros(shape)
-    for node in np.argsort(depth, kind="stable"):
-        below = np.flatnonzero(covers[node])
-        if not len(below):
-            continue
+    depth, height = taxonomy.depths(), taxonomy.heights()
+    count = up.shape[1]
+    lowest, score = np.zeros((count, count)), np.full((count, count), -np.inf)
+    unit = 2 * len(taxonomy.nodes)  # more than any path has edges: a score is higher where depth is, then path shorter
+    for node in np.lexsort((-height, depth)):  # of equally deep ones the lowest comes last
+        below = np.flatnonzero(np.isfinite(up[node]))
         pairs = np.ix_(below, below)
-        length = up[below, node][:, None] + up[below, node][None, :]
-        deeper = best_depth[pairs] < depth[node]
-        lowest[pairs] = np.where(deeper, height[node], np.minimum(lowest[pairs], height[node]))
-        path[pairs] = np.where(deeper, length, np.minimum(path[pairs], length))
-        best_depth[pairs] = depth[node]
-    return {"lca_height": lowest, "lca_path_sum": path}
+        length = up[node, below][:, None] + up[node, below][None, :]
+        lowest[pairs] = height[node]
+        score[pairs] = np.maximum(score[pairs], depth[node] * unit - length)
+    return {"lca_height": lowest, "lca_path_sum": np.ceil(score / unit) * unit - score}
