@@ -104,7 +104,7 @@ class Segmentation(Task):
         read_background(self.background)
         factor = self._factor()
         if factor is not None:
-            extrapolate(model, model.image_projection.weight.new_zeros(1, model.dim), factor)
+            extrapolate(model, torch.zeros(1, model.dim, device=model.pixel_mean.device), factor)
         elif isinstance(model.manifold, HasOrigin) and len(samples) < 2:
             raise ValueError(f"{samples.name} has one image: to choose the extrapolation on a half needs two or more")
 

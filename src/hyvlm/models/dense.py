@@ -20,7 +20,8 @@ def neighbour_bias(grid: tuple[int, int], std: float) -> Tensor:
 
     ``exp(-d^2 / (2 std^2))`` between patches at a distance of ``d`` patches; 0 from and to the class token.
     """
-    by_axis = [(torch.arange(n)[:, None] - torch.arange(n)).square() for n in grid]
+    places = [torch.arange(n, dtype=torch.float64) for n in grid]
+    by_axis = [(at[:, None] - at).square() for at in places]
     squares = by_axis[0][:, None, :, None] + by_axis[1][None, :, None, :]
     near = torch.exp(-squares / (2 * std**2)).reshape(grid[0] * grid[1], -1)
     return pad(near, (1, 0, 1, 0))
