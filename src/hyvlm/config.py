@@ -97,7 +97,10 @@ class EvalConfig:
         negatives: Where false captions come from: ``"given"`` or ``"generate"`` for "hard-negatives", ``"sampled"``,
             ``"first_100"`` or ``"given"`` for "entailment".
         negatives_per_image: How many false captions an image meets at the most.
-        seed: Of the draws of false captions.
+        seed: Of the draws of false captions, or of the split for "multi-object".
+        normalize: What is done to the scores of "multilabel": ``"none"``, ``"softmax"``, ``"min_max"``, ``"z_score"``
+            or ``"z_score_class"``.
+        features: What "multi-object" trains on: ``"tangent"`` or ``"tower"``.
         cone: What entailment ranks by: ``"angle"`` or ``"margin"``.
         vqa: Folder or hub name of BLIP's VQA model.
         background: What stands for the background of masks: ``"scenery"``, ``"name"``, or a file of one name a line.
@@ -116,6 +119,8 @@ class EvalConfig:
     negatives: str | None = None
     negatives_per_image: int | None = None
     seed: int | None = None
+    normalize: str | None = None
+    features: str | None = None
     cone: str | None = None
     vqa: str | None = None
     background: str | None = None

@@ -123,7 +123,11 @@ def evaluate(
     negatives_per_image: Annotated[
         int | None, typer.Option("--negatives-per-image", min=1, help="False captions of an image (entailment)")
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Of the sampled negatives")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Of the sampled negatives, or of the split")] = None,
+    normalize: Annotated[
+        str | None, typer.Option("--normalize", help="Scores of multilabel: none, softmax, min_max, z_score, ...")
+    ] = None,
+    features: Annotated[str | None, typer.Option("--features", help="Of multi-object: tangent or tower")] = None,
     cone: Annotated[str | None, typer.Option("--cone", help="Entailment by the angle or by the cone's margin")] = None,
     vqa: Annotated[str | None, typer.Option("--vqa", help="BLIP VQA model: a folder or a hub name")] = None,
     background: Annotated[
@@ -157,6 +161,8 @@ def evaluate(
         "negatives": negatives,
         "negatives_per_image": negatives_per_image,
         "seed": seed,
+        "normalize": normalize,
+        "features": features,
         "cone": cone,
         "vqa": vqa,
         "background": background,

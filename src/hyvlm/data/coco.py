@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,6 +19,7 @@ from hyvlm.data.files import (
     check_offer,
     clean_texts,
     existing,
+    existing_boxes,
     need_folder,
     read_json,
     text_fault,
@@ -31,12 +33,15 @@ SIZES = {"val2017": 5000, "train2017": 118_287}
 
 @dataclass
 class CocoImage:
-    """What the annotation files say of one image; boxes are ``[x, y, width, height]`` in pixels, as in the files."""
+    """What the annotation files say of one image; boxes are ``[x, y, width, height]`` in pixels, as in the files.
+
+    ``crowds`` counts the boxes of crowds of a class.
+    """
 
     name: str
     captions: list[object] = field(default_factory=list)
     objects: list[tuple[int, list[float]]] = field(default_factory=list)
-    crowds: set[int] = field(default_factory=set)
+    crowds: Counter[int] = field(default_factory=Counter)
 
 
 class Coco(ObjectImages):
@@ -52,14 +57,20 @@ class Coco(ObjectImages):
         for path in (files.captions(split), files.instances(split)):
             if path.is_file():
                 fingerprint.add_file(path.name, path)
-        if content != "texts":
+        if content == "classes":
+            found = existing_boxes({i.name: len(i.objects) for i in self.images}, folder, fingerprint, drops)
+        elif content != "texts":
             found = existing((image.name for image in self.images), folder, fingerprint, drops)
+        if content != "texts":
             self.images = [image for image in self.images if image.name in found]
         if content in ("pairs", "texts"):
             for image in self.images:
                 if not clean_texts(image.captions):
                     drops.add("no caption", image.name)
             self.images = [image for image in self.images if clean_texts(image.captions)]
+        if content == "classes":
+            for image in self.images:
+                drops.add("box of a crowd", image.name, times=image.crowds.total())
         self.objects = [(i, k) for i, image in enumerate(self.images) for k in range(len(image.objects))]
         self.finish(folder, fingerprint, drops)
 
@@ -70,7 +81,7 @@ class Coco(ObjectImages):
         sample = Sample(image.name, self.folder.load(image.name))
         if self.content == "labels":
             sample.labels = sorted({label for label, _ in image.objects})
-            sample.ignored = sorted(image.crowds - set(sample.labels))
+            sample.ignored = sorted(set(image.crowds) - set(sample.labels))
             return sample
         sample.texts = clean_texts(image.captions)
         for number, (label, box) in enumerate(image.objects):
@@ -139,6 +150,10 @@ class CocoFiles:
                 return self.root / option
         raise FileNotFoundError(f"coco: no image folder {' or '.join(str(self.root / o) for o in options)}")
 
+    def image_name(self, entry: dict[str, Any]) -> object:
+        """The file of an image, relative to :meth:`image_folder`, from its entry."""
+        return entry.get("file_name")
+
     def read(self, split: str, drops: Drops) -> tuple[list[CocoImage], tuple[str, ...], dict[str, str]]:
         """Images of ``split`` by id, class names, and the class taxonomy (class to supercategory).
 
@@ -160,7 +175,7 @@ class CocoFiles:
             for image, entry in _annotations(document, images, drops, path):
                 label, box = label_of.get(_scalar(entry.get("category_id"))), entry.get("bbox")
                 if label is not None and entry.get("iscrowd"):
-                    image.crowds.add(label)
+                    image.crowds[label] += 1
                 elif label is not None and _is_box(box):
                     image.objects.append((label, box))
                 else:
@@ -182,7 +197,7 @@ class CocoFiles:
     ) -> None:
         for number, entry in enumerate(document["images"]):
             entry = entry if isinstance(entry, dict) else {}
-            key, name = _scalar(entry.get("id")), entry.get("file_name")
+            key, name = _scalar(entry.get("id")), self.image_name(entry)
             if key is None or not isinstance(name, str):
                 drops.add("image entry cannot be read", f"image {number} (id {entry.get('id')!r}) of {path}")
             elif not self.flat or split in ("all", entry.get("split")):

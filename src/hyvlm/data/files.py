@@ -7,7 +7,7 @@ import json
 import logging
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,11 @@ class Drops:
         self.counts: Counter[str] = Counter()
         self.examples: list[str] = []
 
-    def add(self, reason: str, where: str) -> None:
-        """Count one sample, file or part."""
-        self.counts[reason] += 1
+    def add(self, reason: str, where: str, *, times: int = 1) -> None:
+        """Count one sample, file or part, or several of one place."""
+        if times == 0:
+            return
+        self.counts[reason] += times
         if len(self.examples) < MAX_EXAMPLES:
             self.examples.append(f"{encodable(where)}: {reason}")
 
@@ -118,6 +120,15 @@ def existing(names: Iterable[str], folder: Path, fingerprint: Fingerprint, drops
             drops.add("image file is missing", name)
     if first_missing and not found:
         raise FileNotFoundError(f"none of the images that are listed exists, such as {first_missing}")
+    return found
+
+
+def existing_boxes(boxes: Mapping[str, int], folder: Path, fingerprint: Fingerprint, drops: Drops) -> set[str]:
+    """As :func:`existing`, for names of images with the number of their boxes; boxes are counted, not images."""
+    found = existing(boxes, folder, fingerprint, Drops())
+    for name, number in boxes.items():
+        if name not in found:
+            drops.add("image file is missing", name, times=number)
     return found
 
 

@@ -164,7 +164,10 @@ class Scene:
 
 
 def seed_of(split: str, index: int, purpose: int) -> tuple[int, ...]:
-    """Seed of the stream for one ``purpose`` of one scene: 0 layout, 1 words, 2 pixels, 3 crops, 4 long texts."""
+    """Seed of the stream for one ``purpose`` of one scene.
+
+    0 layout, 1 words, 2 pixels, 3 crops, 4 long texts, 5 layout of the scenes of one large object.
+    """
     return SCENES_VERSION, SPLITS.index(split), index, purpose
 
 
@@ -180,20 +183,29 @@ def signature(objects: Sequence[SceneObject]) -> tuple[str, ...]:
 def draw_objects(split: str, index: int) -> tuple[SceneObject, ...]:
     """The objects of one scene, from back to front, drawn until they are legible and belong to ``split``."""
     stream = Stream(*seed_of(split, index, 0))
-    first, end = _SHARES[split]
     while True:
-        objects = _place(stream, objects_in(index))
+        objects = place_objects(stream, objects_in(index))
         if objects is None or not (swaps(objects, "colour") or swaps(objects, "material")):
             continue
-        if first <= zlib.crc32("; ".join(signature(objects)).encode()) % 4 < end:
+        if split_of(signature(objects)) == split:
             return objects
 
 
-def _place(stream: Stream, count: int) -> tuple[SceneObject, ...] | None:
-    """``count`` objects of different leaf classes, each visible enough; None if a place was not found."""
+def split_of(description: Sequence[str]) -> str:
+    """The split that a scene of this :func:`signature` belongs to."""
+    share = zlib.crc32("; ".join(description).encode()) % 4
+    return next(split for split, (first, end) in _SHARES.items() if first <= share < end)
+
+
+def place_objects(stream: Stream, count: int, *, sizes: Sequence[str] | None = None) -> tuple[SceneObject, ...] | None:
+    """``count`` objects of different leaf classes, each visible enough; None if a place was not found.
+
+    Args:
+        sizes: The words for the sizes of the objects, from back to front; None draws them.
+    """
     placed: list[SceneObject] = []
     for _ in range(12 * count):
-        size = stream.choice(SIZES)
+        size = stream.choice(SIZES) if sizes is None else sizes[len(placed)]
         radius = stream.uniform(*RADII[size])
         new = SceneObject(
             shape=stream.choice(SHAPES),
