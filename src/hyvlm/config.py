@@ -101,6 +101,8 @@ class EvalConfig:
         normalize: What is done to the scores of "multilabel": ``"none"``, ``"softmax"``, ``"min_max"``, ``"z_score"``
             or ``"z_score_class"``.
         features: What "multi-object" trains on: ``"tangent"`` or ``"tower"``.
+        crops: Random crops of an image that stand for its parts in "uncertainty"; None takes those of the data set.
+        measure: What uncertainty is a function of: ``"norm"`` or ``"radius"``.
         cone: What entailment ranks by: ``"angle"`` or ``"margin"``.
         vqa: Folder or hub name of BLIP's VQA model.
         background: What stands for the background of masks: ``"scenery"``, ``"name"``, or a file of one name a line.
@@ -121,6 +123,8 @@ class EvalConfig:
     seed: int | None = None
     normalize: str | None = None
     features: str | None = None
+    crops: int | None = None
+    measure: str | None = None
     cone: str | None = None
     vqa: str | None = None
     background: str | None = None

@@ -128,6 +128,10 @@ def evaluate(
         str | None, typer.Option("--normalize", help="Scores of multilabel: none, softmax, min_max, z_score, ...")
     ] = None,
     features: Annotated[str | None, typer.Option("--features", help="Of multi-object: tangent or tower")] = None,
+    crops: Annotated[
+        int | None, typer.Option("--crops", min=1, help="uncertainty: random crops of an image, in place of its parts")
+    ] = None,
+    measure: Annotated[str | None, typer.Option("--measure", help="Uncertainty by norm or by radius")] = None,
     cone: Annotated[str | None, typer.Option("--cone", help="Entailment by the angle or by the cone's margin")] = None,
     vqa: Annotated[str | None, typer.Option("--vqa", help="BLIP VQA model: a folder or a hub name")] = None,
     background: Annotated[
@@ -163,6 +167,8 @@ def evaluate(
         "seed": seed,
         "normalize": normalize,
         "features": features,
+        "crops": crops,
+        "measure": measure,
         "cone": cone,
         "vqa": vqa,
         "background": background,

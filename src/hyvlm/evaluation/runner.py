@@ -22,6 +22,7 @@ from hyvlm.evaluation import (  # noqa: F401  (they register)
     multilabel,
     order,
     part_matching,
+    part_uncertainty,
     perturbed_ranks,
     perturbed_retrieval,
     prompt_audit,
