@@ -31,10 +31,13 @@ class SampleSet(Dataset[Sample]):
         classes: Class names, for contents "classes", "labels" and "masks", and of texts or negatives that are sorted
             into some; ``Sample.labels`` and ``Sample.mask`` index them.
         parents: Child name to parent name of the class taxonomy, where one is known.
+        hierarchy: File of ``child parent`` lines over the classes that comes with the set.
+        class_ids: What a hierarchy may call the classes instead of their names (ImageNet's synsets).
         dropped: How many samples were left out when the set was opened, by reason; they are not in ``len``.
         dropped_examples: Where the first few of them are.
         expected: How many samples the published set has, where that is known.
         expected_captions: How many captions it has, where that is known.
+        remarks: What a reader of numbers on this set must know.
     """
 
     name: str
@@ -42,10 +45,13 @@ class SampleSet(Dataset[Sample]):
     fingerprint: str
     classes: tuple[str, ...] = ()
     parents: Mapping[str, str] | None = None
+    hierarchy: Path | None = None
+    class_ids: tuple[str, ...] = ()
     dropped: Mapping[str, int] = MappingProxyType({})
     dropped_examples: Sequence[str] = ()
     expected: int | None = None
     expected_captions: int | None = None
+    remarks: Sequence[str] = ()
 
     @abstractmethod
     def __len__(self) -> int: ...
