@@ -16,7 +16,8 @@ from hyvlm.geometry import Lorentz
 from hyvlm.methods import OBJECTIVES, Calibration, Contrast, Entailment, Objective, Term
 from hyvlm.methods.aligned import finer_group
 from hyvlm.models.openclip import OPEN_CLIP
-from hyvlm.models.pretrained import find_model
+from hyvlm.models.hub import on_hub
+from hyvlm.models.pretrained import find_model, foreign_file
 from hyvlm.types import GROUP_OF_VIEW, Views
 
 QUANTITIES = ("distance", "exterior_angle", "aperture")
@@ -154,7 +155,7 @@ def run_of(model: str | Path) -> Path | None:
     Raises:
         FileNotFoundError: If it leads to no model.
     """
-    if str(model).startswith(OPEN_CLIP):
+    if str(model).startswith(OPEN_CLIP) or foreign_file(model) or (not Path(model).exists() and on_hub(str(model))):
         return None
     folder = find_model(model).resolve()
     run = folder.parent.parent

@@ -4,7 +4,8 @@ from hyvlm.models.dual_encoder import DualEncoder, build_manifold, build_model
 from hyvlm.models.fine_tune import fine_tuned_from, start_model
 from hyvlm.models.long_text import stretch_positions
 from hyvlm.models.presets import PRESETS, ModelConfig, resolve_model
-from hyvlm.models.pretrained import fingerprint, load, load_state, save_model
+from hyvlm.models.pretrained import convert, fingerprint, load, load_state, save_model
+from hyvlm.models.publish import model_card, push_to_hub
 from hyvlm.models.tokenizer import Tokenizer
 
 __all__ = [
@@ -14,10 +15,13 @@ __all__ = [
     "Tokenizer",
     "build_manifold",
     "build_model",
+    "convert",
     "fine_tuned_from",
     "fingerprint",
     "load",
     "load_state",
+    "model_card",
+    "push_to_hub",
     "resolve_model",
     "save_model",
     "start_model",

@@ -35,6 +35,15 @@ class KeyMap:
 
     def __call__(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The same tensors under our names. Raises ValueError that lists the keys that the table does not know."""
+        converted, strange = self.split(weights)
+        if strange:
+            raise ValueError(
+                f"unknown key {listed(strange)}: these weights are not of the source that the key table is for"
+            )
+        return converted
+
+    def split(self, weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+        """The tensors under our names, and the keys that the table does not know."""
         converted, strange = {}, []
         for key, value in self.prepare(weights).items():
             entry = self._entry(key)
@@ -44,11 +53,7 @@ class KeyMap:
                 number, below = match(entry, key) or ("", "")
                 value = self.change[entry](value) if entry in self.change else value
                 converted[self.rename[entry].replace("*", number) + below] = value
-        if strange:
-            raise ValueError(
-                f"unknown key {listed(strange)}: these weights are not of the source that the key table is for"
-            )
-        return converted
+        return converted, strange
 
     def dropped(self, weights: Mapping[str, Tensor]) -> dict[str, str]:
         """The entries of ``drop`` that occur in ``weights``, with their reasons."""
@@ -123,15 +128,11 @@ _TEXT_LAYER = "text_tower.transformer.resblocks.*"
 
 def _stack_factors(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """PHyCLIP's scalars of each factor, ``curvs.0``, ``curvs.1`` ..., as one vector ``curvs``."""
-    joined = {key: value for key, value in weights.items() if not re.fullmatch(r"\w+\.\d+", key)}
+    joined = dict(weights)
     for name in ("curvs", "visual_concept_alphas", "textual_concept_alphas"):
-        count = sum(key.startswith(f"{name}.") for key in weights)
-        keys = [f"{name}.{i}" for i in range(count)]
-        missing = [key for key in keys if key not in weights]
-        if missing:
-            raise ValueError(f"lacks {listed(missing)} of {count} factors")
-        if keys:
-            joined[name] = torch.stack([weights[key] for key in keys])
+        keys = [f"{name}.{i}" for i in range(sum(key.startswith(f"{name}.") for key in weights))]
+        if keys and all(key in weights and not weights[key].ndim for key in keys):  # else they stay, as unknown keys
+            joined[name] = torch.stack([joined.pop(key) for key in keys])
     return joined
 
 
@@ -144,7 +145,7 @@ def _join_attention(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for key in list(plain):
         found = re.fullmatch(r"(.+\.self_attn\.)q_proj\.(weight|bias)", key)
         parts = [f"{found[1]}{part}_proj.{found[2]}" for part in "qkv"] if found else []
-        if found and all(part in plain for part in parts):
+        if found and all(part in plain and plain[part].shape == plain[key].shape for part in parts):
             plain[f"{found[1]}in_proj_{found[2]}"] = torch.cat([plain.pop(part) for part in parts])
     return plain
 

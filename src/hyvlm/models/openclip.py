@@ -10,6 +10,7 @@ from typing import Any
 import open_clip
 from open_clip.model import CLIPTextCfg, CLIPVisionCfg, convert_to_custom_text_state_dict
 from safetensors import SafetensorError
+from torch import Tensor
 
 from hyvlm.models.convert import KEY_MAPS, check_state_dict
 from hyvlm.models.dual_encoder import DualEncoder, build_model
@@ -76,6 +77,46 @@ def load_open_clip(spec: str) -> DualEncoder:
 def supported_models() -> list[str]:
     """Names of open_clip's architectures that :func:`load_open_clip` takes."""
     return [name for name in open_clip.list_models() if not _obstacles(open_clip.get_model_config(name))]
+
+
+def architectures_like(weights: Mapping[str, Tensor]) -> list[str]:
+    """Supported architectures that a state dict of open_clip fits in by its sizes; activations and heads aside."""
+    text = "text." if "text.positional_embedding" in weights else ""
+    image_blocks = {key.split(".")[3] for key in weights if key.startswith("visual.transformer.resblocks.")}
+    text_blocks = {k.removeprefix(text).split(".")[2] for k in weights if k.startswith(f"{text}transformer.resblocks.")}
+    keys = {
+        "visual.conv1.weight": (0, 3),
+        "visual.positional_embedding": (0,),
+        "visual.transformer.resblocks.0.mlp.c_fc.weight": (0,),
+        f"{text}positional_embedding": (0, 1),
+        f"{text}token_embedding.weight": (0,),
+        f"{text}transformer.resblocks.0.mlp.c_fc.weight": (0,),
+        f"{text}text_projection": (1,),
+    }
+    if any(key not in weights or weights[key].ndim <= max(axes) for key, axes in keys.items()):
+        return []
+    found = [len(image_blocks), len(text_blocks), *(weights[key].shape[i] for key, axes in keys.items() for i in axes)]
+    return [name for name in supported_models() if _sizes(open_clip.get_model_config(name)) == found]
+
+
+def _sizes(config: Mapping[str, Any]) -> list[int]:
+    """Those that :func:`architectures_like` compares, in its order."""
+    image, text = CLIPVisionCfg(**config["vision_cfg"]), CLIPTextCfg(**config["text_cfg"])
+    assert isinstance(image.layers, int)
+    assert isinstance(image.image_size, int)
+    positions = (image.image_size // image.patch_size) ** 2 + 1
+    hidden = [int(tower.width * tower.mlp_ratio) for tower in (image, text)]
+    shape = [image.width, image.patch_size, positions, hidden[0]]
+    return [
+        image.layers,
+        text.layers,
+        *shape,
+        text.context_length,
+        text.width,
+        text.vocab_size,
+        hidden[1],
+        config["embed_dim"],
+    ]
 
 
 def _check_supported(name: str) -> None:

@@ -45,8 +45,7 @@ class ImageTower(VisionTransformer):
         pre_norm: A norm between embedding and blocks, and patches projected without bias, as in CLIP.
         activation: "gelu", or the sigmoid approximation "quick_gelu" that OpenAI's CLIP was trained with.
         mlp_ratio: Width of the blocks' MLPs in units of ``width``.
-        pooling: "class" takes the class token after the final norm; "mean" the mean over the patches, which alone is then
-            normed.
+        pooling: "class" takes the class token after the final norm, "mean" the mean over the patches, normed after it.
         norm_eps: Of every LayerNorm.
     Shape:
         ``(B, 3, H, W)`` -> ``(B, width)``, H and W divisible by ``patch``. An empty batch gives an empty result that is
