@@ -30,14 +30,20 @@ def recipes() -> dict[str, str]:
 
 
 def models() -> dict[str, str]:
-    """Every model preset with its shape."""
+    """Every model preset with its shape, and every released model that has a name with where it lies."""
+    from hyvlm.models.hub import RELEASED
     from hyvlm.models.presets import PRESETS
 
     def shape(image: Any, text: Any, dim: int) -> str:
         towers = f"image {image.depth} blocks of {image.width}, patch {image.patch}; text {text.depth} of {text.width}"
         return f"{towers}; embedding {dim}"
 
-    return {name: shape(config.image, config.text, config.dim) for name, config in PRESETS.items()}
+    presets = {name: shape(config.image, config.text, config.dim) for name, config in PRESETS.items()}
+    released = {
+        name: f"released weights: {place}; trained on {place.trained_on}; licence: {place.licence}"
+        for name, place in RELEASED.items()
+    }
+    return presets | released
 
 
 def list_entries(kind: str) -> dict[str, str]:

@@ -187,6 +187,27 @@ def evaluate(
         print(f"results: {out / 'results.json'}")
 
 
+@app.command("convert")
+def convert_model(
+    source: Annotated[
+        str, typer.Argument(metavar="IN", help="A file of released weights, its name (hyvlm list models), or any model")
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder for model.safetensors and config.json; new")],
+    layout: Annotated[
+        str | None, typer.Option("--layout", help="Whose file it is, if its keys do not tell: atmg, meru, ...")
+    ] = None,
+    image_heads: Annotated[int | None, typer.Option("--image-heads", min=1, help="Of an unusual image tower")] = None,
+    text_heads: Annotated[int | None, typer.Option("--text-heads", min=1, help="Of an unusual text tower")] = None,
+) -> None:
+    """Turn a released checkpoint into a model folder. Nothing that the file holds is run."""
+    from hyvlm.models import convert
+
+    folder, report = convert(source, out, layout=layout, image_heads=image_heads, text_heads=text_heads)
+    if report:
+        print(f"hyvlm: {report}", file=sys.stderr)
+    print(f"model: {folder}")
+
+
 @app.command()
 def plot(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="tokens, map, ranks or retrieval")],
