@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hyvlm.diagnostics.gradients import CurvatureGradients, curvature_gradients
+from hyvlm.diagnostics.gradients import CurvatureGradients, curvature_gradients, term_gradient_cosines
 from hyvlm.geometry import Euclidean, Lorentz, Manifold, ProductLorentz, Sphere
 from hyvlm.methods import OBJECTIVES, Calibration, Contrast, Objective, Term
 from hyvlm.types import Views
@@ -164,3 +164,49 @@ def test_batches_that_say_nothing_are_refused(setting: dict[str, int]) -> None:
     views = Views.single(torch.rand(4, 3), torch.rand(4, 3))
     with pytest.raises(ValueError, match="batches of at least 2 samples"):
         curvature_gradients(OBJECTIVES["meru"](), Lorentz(), views, **setting)
+
+
+def training_gradient(objective: Objective, manifold: Manifold, names: set[str]) -> Tensor:
+    """The gradient of some terms' weighted sum with respect to all tangent vectors, from the objective itself."""
+    vectors = {view: rows.clone().requires_grad_(True) for view, rows in tangents().items()}
+    points = {view: manifold.expmap0(rows) for view, rows in vectors.items()}
+    chosen = Objective([t for t in objective.terms if t.name in names], scales=objective.scales).double()
+    chosen(manifold, Views.single(**points, owner=OWNER)).total.backward()
+    return torch.cat([torch.zeros_like(v).flatten() if v.grad is None else v.grad.flatten() for v in vectors.values()])
+
+
+@pytest.mark.parametrize(("make", "c"), [(lorentz, [0.7]), (product, [0.5, 2.0])])
+def test_cosines_are_those_of_a_training_steps_gradients(
+    make: Callable[[list[float]], Manifold], c: list[float]
+) -> None:
+    objective, manifold = OBJECTIVES["uncha"]().double(), make(c)
+    views = lifted(manifold, tangents())
+    found = term_gradient_cosines(objective, manifold, views)
+    assert found.names == ["contrast", "tempered contrast", "entailment", "calibration"]
+    kinds = {
+        "contrast": {"image -> text", "text -> image", "part_image -> part_text", "part_text -> part_image"},
+        "tempered contrast": {"part_image -> text", "part_text -> image"},
+        "entailment": {"text ⊒ image", "part_text ⊒ part_image", "part_image ⊒ image", "part_text ⊒ text"},
+    }
+    kinds["calibration"] = {term.name for term in objective.terms} - set().union(*kinds.values())
+    gradients = [training_gradient(objective, make(c), names) for names in kinds.values()]
+    expected = [[float(torch.cosine_similarity(a, b, dim=0)) for b in gradients] for a in gradients]
+    torch.testing.assert_close(torch.tensor(found.cosines), torch.tensor(expected), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(torch.tensor(found.norms), torch.stack([g.norm() for g in gradients]).float())
+    assert (found.batch_size, found.batches, found.left_out) == (6, 1, ())
+    single = term_gradient_cosines(objective, manifold, views, by_kind=False, batch_size=3)
+    assert (single.batches, single.names) == (2, [term.name for term in objective.terms])
+
+
+def test_cosines_on_the_sphere_and_of_terms_without_a_gradient() -> None:
+    sphere = Sphere().double()
+    points = {view: torch.nn.functional.normalize(rows, dim=-1) for view, rows in tangents().items()}
+    found = term_gradient_cosines(OBJECTIVES["clip"]().double(), sphere, Views.single(**points, owner=OWNER))
+    assert found.names == ["contrast"]
+    assert found.cosines == [[pytest.approx(1)]]
+    at_origin = {view: torch.zeros_like(rows) for view, rows in tangents().items()}
+    manifold = lorentz([1.0])
+    flat = term_gradient_cosines(OBJECTIVES["hycoclip"]().double(), manifold, lifted(manifold, at_origin))
+    assert all(math.isnan(value) for value, norm in zip(flat.cosines[0], flat.norms, strict=True) if norm == 0)
+    with pytest.raises(ValueError, match="at least 2 samples, got 8 of 1"):
+        term_gradient_cosines(OBJECTIVES["clip"](), sphere, Views.single(**points, owner=OWNER), batch_size=1)

@@ -1,4 +1,4 @@
-"""How hard each term of the objective pulls at the curvature."""
+"""How hard each term of the objective pulls at the curvature, and which terms pull at the points alike."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from hyvlm.diagnostics.relations import why_left_out
-from hyvlm.geometry import Lorentz, Manifold, ProductLorentz
-from hyvlm.methods import AlignedViews, Objective, Term
+from hyvlm.geometry import Lorentz, Manifold, ProductLorentz, Sphere
+from hyvlm.methods import AlignedViews, Calibration, Contrast, Entailment, Entropy, Objective, Term
 from hyvlm.methods.relations import check_manifold
 from hyvlm.types import Views
 
@@ -112,6 +112,108 @@ def curvature_gradients(
         left_out=tuple(f"{name}: {reason}" for name, reason in reasons.items() if reason is not None),
         reason=None if terms else "no term of the objective can be computed from these views",
     )
+
+
+@dataclass(frozen=True)
+class GradientCosines:
+    """Cosines between the gradients of an objective's parts with respect to the points (UNCHA, Fig. S.8a).
+
+    Attributes:
+        names: Of the k parts: the single terms, or the kinds of :func:`kind_of`.
+        cosines: k rows of k; NaN with a part that has no gradient.
+        norms: Of each part's gradient, weight included.
+        batch_size: Samples a batch.
+        batches: How many batches the gradients are joined over.
+        left_out: Each term that could not be computed, with the reason.
+    """
+
+    names: list[str]
+    cosines: list[list[float]]
+    norms: list[float]
+    batch_size: int
+    batches: int
+    left_out: tuple[str, ...]
+
+
+def kind_of(term: Term) -> str:
+    """What a term is counted as: "contrast", "tempered contrast" (by uncertainty), "entailment" or "calibration".
+
+    The entropy of uncertainties belongs to their calibration, as in UNCHA's Eq. 17; other terms have their own name.
+    """
+    if isinstance(term, Contrast):
+        return "contrast" if term.tempered_by is None else "tempered contrast"
+    if isinstance(term, Calibration | Entropy):
+        return "calibration"
+    return "entailment" if isinstance(term, Entailment) else term.name
+
+
+def term_gradient_cosines(
+    objective: Objective,
+    manifold: Manifold,
+    views: Views,
+    *,
+    by_kind: bool = True,
+    batch_size: int = 256,
+    max_batches: int = 8,
+) -> GradientCosines:
+    """Whether the terms of an objective pull at the points in one direction.
+
+    The gradients are those of a training step (what is stopped stays stopped, weights are included) with respect to the
+    tangent vectors of all points, which are what the towers and their scales put out; on the sphere, to the points. The
+    paper does not say with respect to what its cosines are.
+
+    Args:
+        by_kind: Add terms of one :func:`kind_of` up before the cosines are taken.
+        batch_size, max_batches: As of :func:`curvature_gradients`.
+    Raises:
+        ValueError: ``batch_size`` below 2 or ``max_batches`` below 1; no term can be computed.
+    """
+    if batch_size < 2 or max_batches < 1:
+        raise ValueError(f"gradients need batches of at least 2 samples, got {max_batches} of {batch_size}")
+    reasons = {term.name: _why_left_out(term, manifold, views) for term in objective.terms}
+    terms = [term for term in objective.terms if reasons[term.name] is None]
+    if not terms:
+        raise ValueError("no term of the objective can be computed from these views")
+    names = list(dict.fromkeys(kind_of(term) if by_kind else term.name for term in terms))
+    scales = {name: parameter.detach().double().exp() for name, parameter in objective.log_scale.items()}
+    space = copy.deepcopy(manifold).double().requires_grad_(False)
+    gram = torch.zeros(len(names), len(names), dtype=torch.float64)
+    batches = list(_batches(views, batch_size))[:max_batches]
+    for batch in batches:
+        points = {view: rows.detach().double() for view, rows in batch.points.items()}
+        flat = {view: _tangent(space, rows).requires_grad_(True) for view, rows in points.items()}
+        points = {view: _point(space, rows) for view, rows in flat.items()}
+        aligned = AlignedViews(space, dataclasses.replace(batch, points=points), scales, objective.reduction)
+        rows = torch.zeros(len(names), sum(one.numel() for one in flat.values()), dtype=torch.float64)
+        for term in terms:
+            pull = _pulls(term.weight * term.share(aligned), list(flat.values()))
+            rows[names.index(kind_of(term) if by_kind else term.name)] += pull.cpu()
+        gram += rows @ rows.T
+    norms = gram.diagonal().sqrt()
+    return GradientCosines(
+        names=names,
+        cosines=(gram / torch.outer(norms, norms)).clamp(-1, 1).tolist(),
+        norms=norms.tolist(),
+        batch_size=len(batches[0].points["image"]),
+        batches=len(batches),
+        left_out=tuple(f"{name}: {reason}" for name, reason in reasons.items() if reason is not None),
+    )
+
+
+def _tangent(manifold: Manifold, points: Tensor) -> Tensor:
+    return (points if isinstance(manifold, Sphere) else manifold.logmap0(points)).detach()  # type: ignore[operator]
+
+
+def _point(manifold: Manifold, vectors: Tensor) -> Tensor:
+    return vectors if isinstance(manifold, Sphere) else manifold.expmap0(vectors)  # type: ignore[operator]
+
+
+def _pulls(value: Tensor, leaves: list[Tensor]) -> Tensor:
+    """The gradient of ``value`` with respect to all leaves, as one vector; zero where it does not depend on them."""
+    if not value.requires_grad:
+        return torch.cat([torch.zeros_like(leaf).flatten() for leaf in leaves])
+    found = torch.autograd.grad(value, leaves, retain_graph=True, allow_unused=True, materialize_grads=True)
+    return torch.cat([one.flatten() for one in found])
 
 
 def _why_left_out(term: Term, manifold: Manifold, views: Views) -> str | None:
