@@ -60,6 +60,9 @@ class Voc(ObjectImages):
         self.objects = [
             (i, k) for i, (_, objects) in enumerate(self.images) for k, o in enumerate(objects) if not o.difficult
         ]
+        if content == "classes":
+            for key, objects in self.images:
+                drops.add("box marked difficult", key, times=sum(o.difficult for o in objects))
         self.finish(folder, fingerprint, drops)
 
     def _whole(self, index: int) -> Sample:
@@ -152,7 +155,8 @@ def open_voc(location: str, *, split: str | None = None, content: str = "pairs")
     """A PASCAL VOC folder. Content: pairs (parts are boxes), classes (crops of boxes), labels (class sets), masks.
 
     VOC has no captions: pairs get "a photo of a dog, a cat and a person", each class once. Objects marked difficult
-    are no parts and no crops; a class that only they show is ignored in the labels. ``split`` is a list in
+    are no parts and no crops (as crops they are counted); a class that only they show is ignored in the labels.
+    ``split`` is a list in
     ``ImageSets/Main``, by default the first of test, val, all, trainval, train that exists. Masks are those of
     ``SegmentationClass`` over background and the twenty classes; their splits are the lists in
     ``ImageSets/Segmentation``, by default the first of val, all, trainval, train.

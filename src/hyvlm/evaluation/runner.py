@@ -15,10 +15,12 @@ import torch
 from hyvlm.config import EvalConfig
 from hyvlm.data.catalog import SampleSet, open_data
 from hyvlm.evaluation import (  # noqa: F401  (they register)
+    boxes,
     classification,
     entailment,
     hard_negatives,
     hierarchy,
+    multi_object,
     multilabel,
     order,
     part_matching,
