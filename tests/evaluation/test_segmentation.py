@@ -231,7 +231,7 @@ def test_two_halves_are_told_apart(colours, listed, tokenizer) -> None:
 
 
 def test_wrong_labels_count_as_they_should(colours, listed, tokenizer) -> None:
-    """Shown: 64 pixels each of background and red. Labelled: all red. IoU of red 1/2, of background 0, green nowhere."""
+    """64 pixels of background and 64 of red, all labelled red: IoU of red 1/2, of background 0, green nowhere."""
     sample = halves(0, 1)
     sample.mask = Image.new("L", (16, 8), 1)
     outcome = run(colours(POINTS), tokenizer, listed([sample], classes=CLASSES))
@@ -342,15 +342,13 @@ def test_saved_settings_say_the_size_that_was_used(manifold: str, listed) -> Non
 
 
 @pytest.mark.skipif("HYVLM_TEST_DATA" not in os.environ, reason="needs real photographs")
-@pytest.mark.parametrize("name", ["voc:voc-mini", "coco-panoptic:coco-mini"])
-def test_real_masks(name: str) -> None:
-    kind, _, folder = name.partition(":")
-    samples = open_data(f"{kind}:{Path(os.environ['HYVLM_TEST_DATA']) / folder}", content="masks")
+def test_real_masks() -> None:
+    samples = open_data(f"voc:{Path(os.environ['HYVLM_TEST_DATA']) / 'voc-mini'}", content="masks")
     spec = EvalSpec(task="segmentation", data=samples, image_size=32, extrapolation="1")
     (result,) = evaluate(small_model(), Tokenizer(40), [spec], show_progress=False)
-    outcome, classes = result.outcome, len(samples.classes)
-    assert outcome.n == len(samples)
+    outcome = result.outcome
+    assert outcome.n == 76
     shares = list(outcome.details["pixels_percent"].values())
-    assert (len(shares), sum(shares)) == (classes, pytest.approx(100))
-    assert 0.5 < shares[0] / max(shares[1:])  # background is frequent
+    assert (len(shares), sum(shares)) == (21, pytest.approx(100))
+    assert shares[0] > 50  # background
     assert 0 < outcome.scores["mean_iou"] < 15  # an untrained model

@@ -210,9 +210,9 @@ def convert_model(
 
 @app.command()
 def plot(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="tokens, map, ranks or retrieval")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="tokens, map, ranks, retrieval, segmentation or similarity")],
     models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="One model, or several side by side")],
-    data: Annotated[str, typer.Option("--data", "--dataset", help="NAME or NAME:LOCATION, with captions")],
+    data: Annotated[str, typer.Option("--data", "--dataset", help="NAME or NAME:LOCATION, with captions (or masks)")],
     split: Annotated[str | None, typer.Option("--split", help="Split of the data set")] = None,
     sample: Annotated[int, typer.Option("--sample", min=0, help="Place of the image that the picture is about")] = 0,
     captions: Annotated[str, typer.Option("--captions", help="The text of an image: first, last or joined")] = "joined",
@@ -220,11 +220,21 @@ def plot(
     temperature: Annotated[float, typer.Option("--temperature", help="Of the weights of tokens")] = 0.07,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of perturbations and of the layout")] = 0,
     resize: Annotated[str | None, typer.Option("--resize", help="squash to a square, or crop the centre")] = None,
+    text: Annotated[
+        list[str] | None, typer.Option("--text", help="similarity: what to look for; repeatable; default: the caption")
+    ] = None,
+    templates: Annotated[str, typer.Option("--templates", help="segmentation: prompt set, or a file")] = "photo",
+    background: Annotated[
+        str, typer.Option("--background", help="segmentation: scenery, name, or a file of one name a line")
+    ] = "scenery",
+    extrapolation: Annotated[
+        float, typer.Option("--extrapolation", help="Factor of the texts' radius (segmentation, similarity)")
+    ] = 1.0,
     device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, ...; default: the fastest")] = None,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 64,
     out: Out = None,
 ) -> None:
-    """Draw what models make of a data set: weights of words, a map, ranks or retrieval under perturbation."""
+    """Draw what models make of a data set: weights of words, a map, ranks, retrieval, or what is where in an image."""
     from hyvlm.plotting.pictures import draw
 
     for path in draw(
@@ -239,6 +249,10 @@ def plot(
         temperature=temperature,
         seed=seed,
         resize=resize,
+        texts=text or (),
+        templates=templates,
+        background=background,
+        extrapolation=extrapolation,
         device=device,
         batch_size=batch_size,
     ):

@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from matplotlib.figure import Figure
+from PIL import Image
 from torch import Tensor
 
 import hyvlm
 from hyvlm.data.catalog import SampleSet, open_data
 from hyvlm.data.sentences import PERTURBATIONS, perturb, split_sentences
+from hyvlm.evaluation.dense import HasOrigin, class_queries, dense_points, extrapolate
 from hyvlm.evaluation.embed import Embedder, evaluation_mode
 from hyvlm.evaluation.perturbed_ranks import HasPairwiseCones, entailment_margin
 from hyvlm.evaluation.retrieval import images_by_text
 from hyvlm.evaluation.runner import choose_device
+from hyvlm.evaluation.segmentation import Segmentation, read_masked
 from hyvlm.files import check_folder, write_text
 from hyvlm.geometry import Sphere
 from hyvlm.losses.midpoint import HasMidpoint, token_midpoint, token_weights
+from hyvlm.plotting.checkpoints import Checkpoints
 from hyvlm.plotting.contributions import check_temperature, contributions
 from hyvlm.plotting.embedding_map import embedding_map, place
 from hyvlm.plotting.figures import missing_letters
 from hyvlm.plotting.gather import Gathered, gather, read_sample
 from hyvlm.plotting.rank_bars import RankPanel, rank_bars
 from hyvlm.plotting.retrieval_page import Found, Query, retrieval_figure
+from hyvlm.plotting.segmentation import segmentation_figure, similarity_figure
 from hyvlm.plotting.token_page import token_figure, token_page
 from hyvlm.registry import Registry
-from hyvlm.types import Tokens
+from hyvlm.types import BadSample, Tokens
 
 #: Versions of the caption under each perturbation, in maps and rank distributions.
 VERSIONS = 5
@@ -55,12 +62,15 @@ class Request:
         temperature: Of the tokens' weights (Eq. 17).
         seed: Of perturbations, of HoroPCA's draw of points and of t-SNE.
         resize: "squash" images to a square, or "crop" the centre; None is each model's own way.
+        texts: What is looked for in the image (similarity); none is its caption.
+        templates, background: Of the classes (segmentation), as of the task.
+        extrapolation: Factor of the texts' distance from the origin (similarity, segmentation), where there is one.
 
     Raises:
-        ValueError: The temperature is not positive.
+        ValueError: The temperature or the extrapolation is not positive.
     """
 
-    embedders: dict[str, Embedder]
+    embedders: Mapping[str, Embedder]
     samples: SampleSet
     sample: int = 0
     captions: str = "joined"
@@ -68,9 +78,15 @@ class Request:
     temperature: float = 0.07
     seed: int = 0
     resize: str | None = None
+    texts: tuple[str, ...] = ()
+    templates: str = Segmentation.templates
+    background: str = Segmentation.background
+    extrapolation: float = 1.0
 
     def __post_init__(self) -> None:
         check_temperature(self.temperature)
+        if not 0 < self.extrapolation < math.inf:
+            raise ValueError(f"extrapolation must be a positive number, got {self.extrapolation}")
 
     def gather(self) -> Gathered:
         """The images that take part, the chosen one first, and their points; what was passed over goes to stderr."""
@@ -91,6 +107,10 @@ class Request:
 #: A picture's files, by suffix.
 Files = dict[str, Figure | str]
 PICTURES: Registry[Callable[[Request], Files]] = Registry("picture")
+#: What the samples of a picture must hold, where that is not captions.
+CONTENTS = {"segmentation": "masks"}
+#: Pictures of a run's checkpoints, of which one at a time is held.
+OVER_TRAINING = ("distances",)
 
 
 def draw(
@@ -106,6 +126,10 @@ def draw(
     temperature: float = 0.07,
     seed: int = 0,
     resize: str | None = None,
+    texts: Sequence[str] = (),
+    templates: str = Segmentation.templates,
+    background: str = Segmentation.background,
+    extrapolation: float = 1.0,
     device: str | None = None,
     batch_size: int = 64,
 ) -> list[Path]:
@@ -114,7 +138,7 @@ def draw(
     Args:
         kind: A name in :data:`PICTURES`.
         models: What :func:`hyvlm.load` takes, one or more; they are drawn side by side, under their last name.
-        data: Data set with captions, as :func:`hyvlm.data.open_data` takes it.
+        data: Data set with captions (segmentation: with masks), as :func:`hyvlm.data.open_data` takes it.
         device: Where models run; None is the fastest.
         batch_size: Images, or texts, at a time.
     Returns:
@@ -126,13 +150,26 @@ def draw(
     if not models:
         raise ValueError(f"the picture {kind!r} needs at least one model")
     check_folder(out, "the folder for pictures")
-    samples = open_data(data, split=split)
+    samples = open_data(data, split=split, content=CONTENTS.get(kind, "pairs"))
     place_of = choose_device(device)
-    embedders = {}
-    for name, path in zip(short_names(models), models, strict=True):
+    embedders: dict[str, Embedder] = {}
+    for name, path in zip(short_names(models), [] if kind in OVER_TRAINING else models, strict=False):
         model, _, tokenizer = hyvlm.load(path, device=place_of)
         embedders[name] = Embedder(model, tokenizer, batch_size=batch_size)
-    request = Request(embedders, samples, sample, captions, limit, temperature, seed, resize)
+    request = Request(
+        embedders or Checkpoints(models, place_of, batch_size),
+        samples,
+        sample,
+        captions,
+        limit,
+        temperature,
+        seed,
+        resize,
+        tuple(texts),
+        templates,
+        background,
+        extrapolation,
+    )
     with missing_letters():
         return save(picture(request), Path(out), f"{kind}-{sample}")
 
@@ -295,3 +332,56 @@ def first_found(embedder: Embedder, gathered: Gathered, name: str, texts: Sequen
         best = 0 if rank == 1 else 1 + int(row[1:].argmax())
         found.append(Found(gathered.entries[best].image, rank, len(row)))
     return found
+
+
+@PICTURES.register("segmentation")
+def segmentation(request: Request) -> Files:
+    """The classes of an image's pixels as they are annotated and as each model sees them."""
+    samples = request.samples
+    if not 0 <= request.sample < len(samples):
+        raise ValueError(f"{samples.name} has samples 0 to {len(samples) - 1}, got {request.sample}")
+    try:
+        image, mask = read_masked(samples, request.sample)
+    except BadSample as bad:
+        raise ValueError(f"sample {request.sample} of {samples.name} cannot be drawn: {bad}") from bad
+    maps = {"annotated": mask}
+    for name, embedder in request.embedders.items():
+        queries = class_queries(
+            embedder, samples.classes, templates=request.templates, background=request.background
+        )  # fmt: skip
+        scores = queries.by_class(pixel_scores(request, embedder, image, queries.points, mask.shape))
+        maps[name] = scores.argmax(0).cpu().numpy()
+    return {"png": segmentation_figure(image, samples.classes, maps)}
+
+
+@PICTURES.register("similarity")
+def similarity(request: Request) -> Files:
+    """How close each place of an image is to texts, or to its caption (UNCHA, Figs. S.11, S.12)."""
+    entry, image = read_sample(request.samples, request.sample, request.captions)
+    maps: dict[str, dict[str, np.ndarray]] = {}
+    for text in request.texts or (entry.caption,):
+        maps[text] = {}
+        for name, embedder in request.embedders.items():
+            points = embedder.class_points([text], ["{}"])
+            size = entry.image.height, entry.image.width
+            maps[text][name] = pixel_scores(request, embedder, image, points, size)[0].cpu().numpy()
+    return {"png": similarity_figure(entry.image, maps)}
+
+
+def pixel_scores(
+    request: Request, embedder: Embedder, image: Image.Image, points: Tensor, size: tuple[int, int]
+) -> Tensor:
+    """Scores ``(Q, H, W)`` of texts at every pixel, as in the task of segmentation."""
+    model, task = embedder.model, Segmentation()
+    factor = request.extrapolation if isinstance(model.manifold, HasOrigin) else 1.0
+    with evaluation_mode(model):
+        dense = dense_points(
+            embedder,
+            image,
+            side=task.side(embedder.image_size),
+            resize_by=request.resize or model.resize or task.resize,
+        )
+        return dense.scores(model, extrapolate(model, points, factor), size)
+
+
+from hyvlm.plotting import part_pictures  # noqa: E402, F401  (it registers, and needs what is above)
