@@ -21,6 +21,7 @@ from hyvlm.data import (
     table,
     texts,
     voc,
+    zoo,
 )
 from hyvlm.data.catalog import CONTENTS, DATASETS, SampleSet, open_data
 from hyvlm.data.collate import Collate

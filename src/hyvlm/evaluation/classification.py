@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from hyvlm.data.catalog import SampleSet
+from hyvlm.data.zoo import ZOO
 from hyvlm.evaluation.embed import Embedder, ImageEmbeddings, evaluation_mode
 from hyvlm.evaluation.metrics import Predictions, classify, mean_per_class, wilson_interval
-from hyvlm.evaluation.prompts import TEMPLATES, hash_lines, read_templates
-from hyvlm.evaluation.task import TASKS, Outcome, Task, percent, percent_interval
+from hyvlm.evaluation.prompts import TEMPLATES, hash_lines, prompts_for, read_templates
+from hyvlm.evaluation.task import TASKS, Outcome, Task, percent, percent_interval, size_notes
 from hyvlm.models import DualEncoder
 
 __all__ = ["TEMPLATES", "Classification", "ZeroShot", "zero_shot"]
@@ -51,27 +52,33 @@ def zero_shot(
     absent = len(samples.classes) - len(target.unique())
     if absent:
         notes.append(f"{absent} of {len(samples.classes)} classes have no image and do not enter the mean per class")
+    notes += [*samples.remarks, *size_notes(samples, len(target))]
     return ZeroShot(images, target, predictions, details, notes)
 
 
 def prompt_points(embedder: Embedder, samples: SampleSet, templates: str) -> tuple[Tensor, dict[str, Any], list[str]]:
     """What stands for each class (``model.class_score``), the facts it depends on, what is odd about the names."""
-    prompts = read_templates(templates)
+    own = prompts_for(templates, samples)
+    prompts = read_templates(own)
     details = {
         "classes": len(samples.classes),
         "classes_hash": hash_lines(samples.classes),
-        "templates": templates,
+        "templates": own,
         "templates_count": len(prompts),
         "templates_hash": hash_lines(prompts),
     }
-    return embedder.class_points(samples.classes, prompts), details, duplicate_notes(samples.classes)
+    notes = duplicate_notes(samples.classes)
+    kind = ZOO.get(samples.name.partition(":")[0])
+    if templates == own == "openai" and kind is not None and kind.prompts is None:
+        notes.append(f"CLIP has no prompts for {kind.title}: these are its 80 for ImageNet")
+    return embedder.class_points(samples.classes, prompts), details, notes
 
 
 def check_classes(samples: SampleSet, templates: str) -> None:
     """Raise ValueError if the set has no class names or ``templates`` is no prompt set."""
     if not samples.classes:
         raise ValueError(f"{samples.name} has no class names, so there is nothing to classify into")
-    read_templates(templates)
+    read_templates(prompts_for(templates, samples))
 
 
 def duplicate_notes(classes: Sequence[str]) -> list[str]:

@@ -12,6 +12,9 @@ from hyvlm.evaluation.task import TASKS, Outcome, Task
 from hyvlm.evaluation.taxonomy import HIERARCHICAL, JOINING_ROOT, HierarchicalMetrics, Taxonomy
 from hyvlm.models import DualEncoder
 
+#: Nodes and edges of the graph that a data set's published numbers are over.
+PUBLISHED_GRAPHS = {"imagenet": (1372, 1371)}
+
 
 @TASKS.register("hierarchy")
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +22,9 @@ class Hierarchy(Task):
     """TIE, LCA, Jaccard, hierarchical precision and recall of zero-shot predictions.
 
     Attributes:
-        hierarchy: File of ``child parent`` lines that names every class and has one root; None takes the data set's
-            own taxonomy, and joins its trees by an artificial root if there are several.
+        hierarchy: File of ``child parent`` lines that names every class (or its id, such as ImageNet's synsets) and has
+            one root; None takes the data set's own hierarchy, and joins its trees by an artificial root if there are
+            several.
     """
 
     version: ClassVar[int] = 1
@@ -33,14 +37,15 @@ class Hierarchy(Task):
     def check(self, model: DualEncoder, samples: SampleSet) -> None:
         super().check(model, samples)
         check_classes(samples, self.templates)
-        self.taxonomy(samples).check_classes(samples.classes)
+        taxonomy = self.taxonomy(samples)
+        taxonomy.check_classes(nodes_of_classes(taxonomy, samples))
 
     def run(self, embedder: Embedder, samples: SampleSet) -> Outcome:
         taxonomy = self.taxonomy(samples)
-        metrics = HierarchicalMetrics(taxonomy, samples.classes)
+        metrics = HierarchicalMetrics(taxonomy, nodes_of_classes(taxonomy, samples))
         result = zero_shot(embedder, samples, templates=self.templates, resize=self.resize, image_size=self.image_size)
         predictions = result.predictions
-        notes = []
+        notes = graph_notes(taxonomy, samples)
         if taxonomy.joined_roots:
             notes.append(
                 f"the taxonomy of {samples.name} has {len(taxonomy.joined_roots)} roots; the artificial root "
@@ -56,7 +61,7 @@ class Hierarchy(Task):
             ties={"images": predictions.tied},
             details={
                 **result.details,
-                "hierarchy": self.hierarchy or samples.name,
+                "hierarchy": self.hierarchy or (samples.hierarchy.name if samples.hierarchy else samples.name),
                 "hierarchy_nodes": len(taxonomy.nodes),
                 "hierarchy_edges": len(taxonomy.edges),
                 "hierarchy_hash": taxonomy.fingerprint,
@@ -67,8 +72,26 @@ class Hierarchy(Task):
 
     def taxonomy(self, samples: SampleSet) -> Taxonomy:
         """The taxonomy to measure in. Raises ValueError if neither the user nor the data set names one."""
-        if self.hierarchy is not None:
-            return Taxonomy.read(self.hierarchy)
+        path = self.hierarchy or samples.hierarchy
+        if path is not None:
+            return Taxonomy.read(path)
         if not samples.parents:
             raise ValueError(f"{samples.name} has no taxonomy of its classes: give a file of 'child parent' lines")
         return Taxonomy.from_parents(samples.parents, samples.classes)
+
+
+def nodes_of_classes(taxonomy: Taxonomy, samples: SampleSet) -> tuple[str, ...]:
+    """What the taxonomy calls the classes: their ids if it knows all of them, else their names."""
+    ids = samples.class_ids
+    return ids if ids and all(name in taxonomy.index for name in ids) else samples.classes
+
+
+def graph_notes(taxonomy: Taxonomy, samples: SampleSet) -> list[str]:
+    """A note if published numbers are over another graph than this one."""
+    published = PUBLISHED_GRAPHS.get(samples.name.partition(":")[0])
+    if published in (None, (len(taxonomy.nodes), len(taxonomy.edges))):
+        return []
+    return [
+        f"the hierarchy has {len(taxonomy.nodes):,} nodes (hash {taxonomy.fingerprint}), the pruned tree of the "
+        f"published numbers {published[0]:,}: not comparable with them"
+    ]

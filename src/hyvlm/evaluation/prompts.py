@@ -7,6 +7,9 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hyvlm.data.catalog import SampleSet
+from hyvlm.data.class_names import benchmark_prompts
+from hyvlm.data.zoo import ZOO
 from hyvlm.registry import Registry, unknown
 
 TEMPLATES: Registry[Callable[[], tuple[str, ...]]] = Registry("prompt set")
@@ -50,10 +53,32 @@ def official_flowers102() -> tuple[str, ...]:
 
 @TEMPLATES.register("openai")
 def openai() -> tuple[str, ...]:
-    """The 80 prompts of CLIP's ImageNet evaluation, from open_clip."""
+    """CLIP's prompts for the data set at hand (openai:NAME), else the 80 of its ImageNet evaluation, from open_clip."""
     from open_clip.zero_shot_metadata import OPENAI_IMAGENET_TEMPLATES
 
     return tuple(template("{}") for template in OPENAI_IMAGENET_TEMPLATES)
+
+
+def _openai_for(key: str, title: str) -> Callable[[], tuple[str, ...]]:
+    def prompts() -> tuple[str, ...]:
+        return benchmark_prompts(key)
+
+    prompts.__doc__ = f"CLIP's prompts for {title}, from clip_benchmark."
+    return prompts
+
+
+for _name, _kind in ZOO.items():
+    if _kind.prompts and _name != "imagenet":
+        TEMPLATES.register(f"openai:{_name}")(_openai_for(_kind.prompts, _kind.title))
+
+
+def prompts_for(name: str, samples: SampleSet) -> str:
+    """The prompt set that ``name`` stands for on these samples: "openai" on CIFAR-10 is "openai:cifar10".
+
+    A family of prompt sets ("openai", "official") has one for each of some data sets; other names stay as they are.
+    """
+    own = f"{name}:{samples.name.partition(':')[0]}"
+    return own if own in TEMPLATES else name
 
 
 def read_templates(name: str) -> tuple[str, ...]:
