@@ -391,12 +391,13 @@ def prepare(
     layout: Annotated[
         str,
         typer.Argument(
-            metavar="LAYOUT",
-            help="grit: raw GRIT (shards, or parquet + images); cc3m-gligen: CC3M with GLIGEN's boxes (its .tsv files)",
+            metavar="NAME",
+            help="cifar10, food101, ...: downloaded to OUT; grit: raw GRIT (shards, or parquet + images); "
+            "cc3m-gligen: CC3M with GLIGEN's boxes (its .tsv files)",
         ),
     ],
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Shard pattern or parquet file; .tsv files")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder for the processed shards")],
+    source: Annotated[str, typer.Argument(metavar="[SOURCE]", help="Raw data: shard pattern, parquet or .tsv files")],
+    out: Annotated[Path | None, typer.Argument(metavar="OUT", help="Folder for what is made")] = None,
     images: Annotated[Path | None, typer.Option("--images", help="grit: folder of a parquet file's images")] = None,
     size: Annotated[int, typer.Option("--size", min=1, help="Short side of what is written, in pixels")] = 256,
     square: Annotated[bool, typer.Option("--square", help="Pad to a white square, as the released shards are")] = False,
