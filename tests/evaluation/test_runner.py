@@ -199,7 +199,7 @@ def test_settings_go_to_the_tasks_that_have_them() -> None:
     retrieval, order = specs_for(["retrieval", "order"], "scenes", split="val", part_size=32, captions="last")
     assert (retrieval.part_size, retrieval.captions, retrieval.split) == (None, "last", "val")
     assert (order.part_size, order.captions) == (32, "last")
-    with pytest.raises(ValueError, match=r"retrieval has a setting 'templates'; the tasks with it: classification"):
+    with pytest.raises(ValueError, match=r"retrieval has a setting 'templates'; the tasks with it: .*classification"):
         specs_for(["retrieval"], "scenes", templates="plain")
     with pytest.raises(ValueError, match="retrieval"):
         specs_for(["retreival"], "scenes")

@@ -12,7 +12,7 @@ from typing import Any
 
 from hyvlm.registry import unknown
 
-KINDS = ("methods", "recipes", "tasks", "models", "datasets", "prompts")
+KINDS = ("methods", "recipes", "tasks", "suites", "models", "datasets", "prompts")
 
 
 def first_line(entry: object) -> str:
@@ -46,6 +46,13 @@ def models() -> dict[str, str]:
     return presets | released
 
 
+def suites() -> dict[str, str]:
+    """Every shipped suite with its tables, and the folders that it looks for in a data root."""
+    from hyvlm.suites.catalog import read_suites
+
+    return {suite.name: f"{suite.title}; folders: {', '.join(suite.folders)}" for suite in read_suites("all")}
+
+
 def list_entries(kind: str) -> dict[str, str]:
     """Names of one kind with a line of text each.
 
@@ -55,6 +62,8 @@ def list_entries(kind: str) -> dict[str, str]:
     registry: Mapping[str, object]
     if kind == "recipes":
         return recipes()
+    if kind == "suites":
+        return suites()
     if kind == "models":
         return models()
     if kind == "methods":

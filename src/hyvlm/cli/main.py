@@ -103,9 +103,22 @@ def sweep(
 
 @app.command("eval")
 def evaluate(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, a checkpoint or a saved model")],
-    task: Annotated[list[str], typer.Option("--task", help="classification, retrieval, hierarchy, ...; repeatable")],
-    data: Annotated[str, typer.Option("--data", "--dataset", help="NAME or NAME:LOCATION, e.g. coco:/data/coco")],
+    context: typer.Context,
+    models: Annotated[
+        list[str], typer.Argument(metavar="MODEL...", help="Run folders, checkpoints or saved models, side by side")
+    ],
+    task: Annotated[
+        list[str] | None, typer.Option("--task", help="classification, retrieval, hierarchy, ...; repeatable")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", "--dataset", help="NAME or NAME:LOCATION, e.g. coco:/data/coco")
+    ] = None,
+    suite: Annotated[
+        str | None, typer.Option("--suite", help="uncha, hyper3, hyfl, hyperbolicity, all, or a suite's .yaml file")
+    ] = None,
+    data_root: Annotated[
+        Path | None, typer.Option("--data-root", help="Folder with one folder a data set (hyvlm list suites)")
+    ] = None,
     split: Annotated[str | None, typer.Option("--split", help="Split of the data set")] = None,
     templates: Annotated[
         str | None,
@@ -149,42 +162,22 @@ def evaluate(
     out: Out = None,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 64,
     num_workers: Annotated[int, typer.Option("--num-workers", min=0)] = 2,
-) -> None:
-    """Evaluate a model on one data set; several tasks share one pass over the images."""
-    import hyvlm
-    from hyvlm.evaluation.cache import EmbeddingCache
-    from hyvlm.evaluation.report import results_table
-    from hyvlm.evaluation.runner import choose_device, specs_for
-    from hyvlm.evaluation.runner import evaluate as run
+) -> int:
+    """Evaluate models on a data set (--task, --data), or on all that a suite finds data for (--suite, --data-root)."""
+    if suite and (task or data or split):
+        raise ValueError("--suite says what is measured on which data: leave --task, --data and --split out")
+    if data_root and not suite:
+        raise ValueError("--data-root goes with --suite; one data set is --data NAME:LOCATION")
+    if suite and not data_root:
+        raise UsageError("--suite needs --data-root, the folder with one folder for each data set", context)
+    if not suite and not (task and data):
+        raise UsageError("say --task and --data, or --suite and --data-root", context)
+    from hyvlm.cli.evaluate import run_suite, run_tasks
 
-    settings: dict[str, str | int | None] = {
-        "templates": templates,
-        "hierarchy": str(hierarchy) if hierarchy else None,
-        "captions": captions,
-        "seeds": seeds,
-        "negatives": negatives,
-        "negatives_per_image": negatives_per_image,
-        "seed": seed,
-        "normalize": normalize,
-        "features": features,
-        "crops": crops,
-        "measure": measure,
-        "cone": cone,
-        "vqa": vqa,
-        "background": background,
-        "extrapolation": extrapolation,
-        "resize": resize,
-        "image_size": image_size,
-        "part_size": part_size,
-    }
-    specs = specs_for(task, data, split=split, **settings)
-    loaded, _, tokenizer = hyvlm.load(model, device=choose_device(device), readout=readout)
-    results = run(
-        loaded, tokenizer, specs, out=out, cache=EmbeddingCache(cache), batch_size=batch_size, workers=num_workers
-    )
-    Console().print(results_table(results))
-    if out:
-        print(f"results: {out / 'results.json'}")
+    if suite:
+        return run_suite(models, context.params)
+    run_tasks(models, context.params)
+    return 0
 
 
 @app.command("convert")
@@ -210,7 +203,9 @@ def convert_model(
 
 @app.command()
 def plot(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="tokens, map, ranks, retrieval, segmentation or similarity")],
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="tokens, map, ranks, retrieval, segmentation or similarity")
+    ],
     models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="One model, or several side by side")],
     data: Annotated[str, typer.Option("--data", "--dataset", help="NAME or NAME:LOCATION, with captions (or masks)")],
     split: Annotated[str | None, typer.Option("--split", help="Split of the data set")] = None,
@@ -336,7 +331,9 @@ def demo(
 
 @app.command("list")
 def list_(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="methods, recipes, tasks, models, datasets or prompts")],
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="methods, recipes, tasks, suites, models, datasets or prompts")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
 ) -> None:
     """List what the library knows of a kind."""
@@ -404,9 +401,19 @@ def prepare(
     max_parts: Annotated[int | None, typer.Option("--max-parts", min=0, help="Parts of an image at the most")] = None,
     max_dropped: Annotated[float, typer.Option("--max-dropped", help="Share of dropped rows that is an error")] = 0.5,
 ) -> None:
-    """Turn raw grounded data into processed shards. Rerun after an interruption: finished shards are kept."""
+    """Download a data set, or turn raw grounded data into processed shards. Rerun after an interruption."""
+    from hyvlm.data.download import SOURCES, download
     from hyvlm.data.prepare import PREPARERS
+    from hyvlm.registry import unknown
 
+    if layout not in PREPARERS and layout not in SOURCES:
+        raise ValueError(unknown("data set or layout of raw data", layout, [*SOURCES, *PREPARERS]))
+    if (out is None) != (layout in SOURCES):
+        wanted = "OUT" if layout in SOURCES else "SOURCE OUT"
+        raise ValueError(f"wrong number of arguments; right would be: hyvlm data prepare {layout} {wanted}")
+    if out is None:
+        print(download(layout, source))
+        return
     if images is not None and layout == "cc3m-gligen":
         raise ValueError("prepare cc3m-gligen: the images are in the .tsv files; leave --images out")
     folder = {} if images is None else {"images": images}

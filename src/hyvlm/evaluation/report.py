@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import math
@@ -20,6 +21,8 @@ from hyvlm.data.sentences import PERTURBATIONS
 from hyvlm.evaluation.task import Outcome
 from hyvlm.files import write_text
 
+#: Of ``results.json``: goes up when a reader of the old one would misread the new one.
+FORMAT = 1
 COLUMNS = (
     "task",
     "data",
@@ -51,6 +54,7 @@ class Result:
         library: Version of hyvlm.
         texts_cut: Distinct texts longer than the model's context, which lost their end.
         seconds: Time it took, without what came from the cache.
+        expected: How many samples the published set has, where that is known.
     """
 
     task: str
@@ -65,6 +69,7 @@ class Result:
     data_fingerprint: str
     texts_cut: int
     seconds: float
+    expected: int | None = None
 
     @property
     def scores(self) -> dict[str, float]:
@@ -86,11 +91,13 @@ class Result:
             "intervals_95": {name: list(ends) for name, ends in outcome.intervals.items()},
             "n": outcome.n,
             "total": outcome.total,
+            "expected": self.expected,
             "skipped": dict(outcome.skipped),
             "skipped_examples": outcome.skipped_examples,
             "ties": outcome.ties,
             "texts_cut": self.texts_cut,
             "settings": self.settings,
+            "settings_hash": settings_hash(self.settings),
             "details": outcome.details,
             "notes": outcome.notes,
             "score": self.score,
@@ -99,6 +106,22 @@ class Result:
             "library_version": self.library,
             "seconds": round(self.seconds, 3),
         }
+
+
+def settings_hash(settings: Mapping[str, Any]) -> str:
+    """16 hexadecimal digits that change with any setting, and with the content of a file that a setting names."""
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for key, value in sorted(settings.items()):
+        if isinstance(value, str):
+            for path in (Path(name.strip()) for name in (value, *value.split(","))):
+                if path.suffix and path.is_file():
+                    digest.update(key.encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def evaluation_key(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Equal for two entries that must hold the same numbers: same model, task and version, settings and samples."""
+    return tuple(entry.get(key) for key in ("model", "task", "task_version", "settings_hash", "data_fingerprint"))
 
 
 def _identity(entry: dict[str, Any]) -> str:
@@ -121,7 +144,7 @@ def write_results(results: Sequence[Result], out: str | Path) -> Path:
     path = out / "results.json"
     entries = {_identity(entry): entry for entry in [*read_results(out), *(result.to_dict() for result in results)]}
     rows = list(entries.values())
-    write_text(path, json.dumps({"results": rows}, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+    write_text(path, json.dumps({"format": FORMAT, "results": rows}, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
     table = io.StringIO()
     writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -140,9 +163,16 @@ def read_results(out: str | Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        return [dict(entry) for entry in json.loads(path.read_text(encoding="utf-8"))["results"]]
-    except (ValueError, KeyError, TypeError):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        found, entries = document.get("format", FORMAT), [dict(entry) for entry in document["results"]]
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(f"{path} is not a results file of hyvlm: move it away or choose another folder") from None
+    if found != FORMAT:
+        raise ValueError(
+            f"{path} has format {found!r} of another version of hyvlm, this one reads {FORMAT}: move it away or choose "
+            "another folder"
+        )
+    return entries
 
 
 def _csv_rows(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:

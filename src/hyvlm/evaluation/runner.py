@@ -55,7 +55,7 @@ class EvalSpec(EvalConfig):
             ValueError: Unknown task, or a setting that the task does not have.
         """
         kind = TASKS[self.task]
-        known = _setting_names(kind)
+        known = setting_names(kind)
         given = {k: v for k, v in vars(self).items() if k not in ("task", "data", "split") and v is not None}
         if model is not None and model.resize and "resize" in known:
             given.setdefault("resize", model.resize)
@@ -65,7 +65,8 @@ class EvalSpec(EvalConfig):
         return kind(**given)
 
 
-def _setting_names(task: type[Task]) -> set[str]:
+def setting_names(task: type[Task]) -> set[str]:
+    """The settings that a task has."""
     return {field.name for field in dataclasses.fields(task)}
 
 
@@ -94,11 +95,11 @@ def specs_for(
     Raises:
         ValueError: Unknown task, or a setting that none of the tasks has.
     """
-    known = {name: _setting_names(TASKS[name]) for name in tasks}
+    known = {name: setting_names(TASKS[name]) for name in tasks}
     given = {key: value for key, value in settings.items() if value is not None}
     for key in given:
         if not any(key in names for names in known.values()):
-            fitting = [name for name, kind in TASKS.items() if key in _setting_names(kind)]
+            fitting = [name for name, kind in TASKS.items() if key in setting_names(kind)]
             raise ValueError(
                 f"none of the tasks {', '.join(tasks)} has a setting {key!r}; the tasks with it: {', '.join(fitting)}"
             )
@@ -167,7 +168,7 @@ def evaluate(
     results: dict[int, Result] = {}
     try:
         for i in sorted(range(len(specs)), key=lambda i: not checked[i][0].parts):
-            results[i] = _run(specs[i].task, *checked[i], embedder)
+            results[i] = run_task(specs[i].task, *checked[i], embedder)
     finally:  # what was measured before a task failed, or was interrupted, is kept
         if out is not None and results:
             write_results([results[i] for i in sorted(results)], out)
@@ -184,7 +185,8 @@ def open_once(spec: EvalSpec, task: Task, opened: dict[tuple[str, str | None, st
     return opened[key]
 
 
-def _run(name: str, task: Task, samples: SampleSet, embedder: Embedder) -> Result:
+def run_task(name: str, task: Task, samples: SampleSet, embedder: Embedder) -> Result:
+    """Run one task that was checked, registered as ``name``."""
     cut_before, start = embedder.tokenizer.truncated, time.perf_counter()
     outcome = task.run(embedder, samples)
     return Result(
@@ -193,17 +195,19 @@ def _run(name: str, task: Task, samples: SampleSet, embedder: Embedder) -> Resul
         data=samples.name,
         split=samples.split,
         outcome=outcome,
-        settings=_settings(task, embedder),
+        settings=settings_of(task, embedder),
         score=_score_name(embedder.model),
         model=embedder.model_fingerprint,
         library=importlib.metadata.version("hyvlm"),
         data_fingerprint=samples.fingerprint,
         texts_cut=embedder.tokenizer.truncated - cut_before,
         seconds=time.perf_counter() - start,
+        expected=samples.expected,
     )
 
 
-def _settings(task: Task, embedder: Embedder) -> dict[str, Any]:
+def settings_of(task: Task, embedder: Embedder) -> dict[str, Any]:
+    """The task's settings as a result lists them: what they leave to the model filled in."""
     settings = dataclasses.asdict(task)
     settings["image_size"] = task.side(embedder.image_size)
     return settings
