@@ -156,9 +156,8 @@ def open_voc(location: str, *, split: str | None = None, content: str = "pairs")
 
     VOC has no captions: pairs get "a photo of a dog, a cat and a person", each class once. Objects marked difficult
     are no parts and no crops (as crops they are counted); a class that only they show is ignored in the labels.
-    ``split`` is a list in
-    ``ImageSets/Main``, by default the first of test, val, all, trainval, train that exists. Masks are those of
-    ``SegmentationClass`` over background and the twenty classes; their splits are the lists in
+    ``split`` is a list in ``ImageSets/Main``, by default the first of test, val, all, trainval, train that exists.
+    Masks are those of ``SegmentationClass`` over background and the twenty classes; their splits are the lists in
     ``ImageSets/Segmentation``, by default the first of val, all, trainval, train.
     """
     check_offer("voc", "content", content, ["pairs", "classes", "labels", "masks"])
