@@ -15,6 +15,7 @@ data.noun. Run it again to resume; ``OUT/low_dimension.json`` holds every number
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 import time
 from collections.abc import Iterable
@@ -44,6 +45,8 @@ REGIMES = {
 FLOOR = 0.1  # of the published curvature
 STEPS = {"words": 800, "scenes": 300}
 RATES = {"words": (0.1, 0.3), "scenes": (0.03, 0.1)}
+#: What the Lorentz side ends with: curvature, operating point (median), inverse temperature.
+SCALARS = ("c", "sqrt_c_x", "inverse_temperature")
 #: Columns of the tables: title, and whether higher is better.
 COLUMNS = {
     "map_score": ("mAP, score", True),
@@ -140,51 +143,57 @@ def twin_radius(result: dict[str, Any]) -> float:
     return float(f"{Lorentz(c=result['c'], bounds=None).flat().aperture_radius:.4g}")
 
 
-def summary(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]:
-    """Mean and 95 % t interval over the seeds of every quantity: Lorentz, flat, their difference if both have it."""
-    found: dict[str, Any] = {}
-    for name in pairs[0][0]:
-        sides = {"lorentz": [one[name] for one, _ in pairs]}
-        if name in pairs[0][1]:
-            sides["flat"] = [other[name] for _, other in pairs]
-            sides["difference"] = [a - b for a, b in zip(*sides.values(), strict=True)]
-        found[name] = {side: mean_and_half_width(values) for side, values in sides.items()}
+def row(data: str, regime: str, dim: int, pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]:
+    """Means over the seeds; of every score that of both sides and their difference, with its 95 % t interval."""
+    found: dict[str, Any] = {"data": data, "regime": regime, "n": dim}
+    found |= {name: statistics.fmean(one[name] for one, _ in pairs) for name in SCALARS}
+    for name in filter(pairs[0][0].__contains__, COLUMNS):
+        sides = [[pair[side][name] for pair in pairs] for side in (0, 1)]
+        difference = mean_and_half_width([a - b for a, b in zip(*sides, strict=True)])
+        found[name] = {"lorentz": statistics.fmean(sides[0]), "flat": statistics.fmean(sides[1])}
+        found[name] |= {"difference": difference["mean"], "half_width_95": difference["half_width_95"]}
     return found
 
 
-def table(data: str, found: dict[str, dict[int, Any]]) -> Table:
-    """A row for every regime and dimension; H or E: who is better where the interval of the difference leaves out 0."""
-    shown = {name: column for name, column in COLUMNS.items() if name in found["published"][DIMENSIONS[0]]}
+def table(data: str, rows: list[dict[str, Any]]) -> Table:
+    """A line for every regime and dimension. H or E: which side is better, where the interval leaves out 0."""
+    shown = {name: column for name, column in COLUMNS.items() if name in rows[0]}
     heads = [head for title, _ in shown.values() for head in (title, "flat", "Δ")]
     result = Table("regime", "n", "c", "√c|x|", "1/τ", *heads, title=f"{data}, {STEPS[data]} steps, {len(SEEDS)} seeds")
     for column in result.columns:
         column.no_wrap = True
-    for regime, by_dimension in found.items():
-        for dim, row in by_dimension.items():
-            cells = [f"{row[name]['lorentz']['mean']:.3g}" for name in ("c", "sqrt_c_x", "inverse_temperature")]
-            for name, (_, higher) in shown.items():
-                digits = 3 if name == "spearman" else 2
-                sides = row[name]
-                mean, half = sides["difference"].values()
-                delta = f"{mean:+.{digits}f} ± {half:.{digits}f}"
-                if abs(mean) > half:
-                    delta = f"[bold]{delta} {'H' if (mean > 0) == higher else 'E'}[/bold]"
-                cells += [f"{sides[side]['mean']:.{digits}f}" for side in ("lorentz", "flat")] + [delta]
-            result.add_row(regime, str(dim), *cells)
-        result.add_section()
+    for line in rows:
+        cells = [f"{line[name]:.3g}" for name in SCALARS]
+        for name, (_, higher) in shown.items():
+            digits = 3 if name == "spearman" else 2
+            lorentz, flat, mean, half = line[name].values()
+            delta = f"{mean:+.{digits}f} ± {half:.{digits}f}"
+            if abs(mean) > half:
+                delta = f"[bold]{delta} {'H' if (mean > 0) == higher else 'E'}[/bold]"
+            cells += [f"{lorentz:.{digits}f}", f"{flat:.{digits}f}", delta]
+        result.add_row(line["regime"], str(line["n"]), *cells, end_section=line["n"] == DIMENSIONS[-1])
     return result
+
+
+def as_json(report: dict[str, Any]) -> str:
+    """JSON with a line for every entry, and for every element of a list."""
+    entries = []
+    for name, value in report.items():
+        lines = ",\n  ".join(map(json.dumps, value)) if isinstance(value, list) else None
+        entries.append(f" {json.dumps(name)}: " + (json.dumps(value) if lines is None else f"[\n  {lines}\n ]"))
+    return "{\n" + ",\n".join(entries) + "\n}\n"
 
 
 def main(out: Path, tree: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     experiment = Experiment(out, tree)
-    found: dict[str, dict[str, dict[int, Any]]] = {}
     prepared = experiment.scenes.prepare()
-    for data in STEPS:
-        for regime in REGIMES:
-            for dim in DIMENSIONS:
-                pairs = experiment.pairs(data, regime, dim)
-                found.setdefault(data, {}).setdefault(regime, {})[dim] = summary(pairs)
+    rows = [
+        row(data, regime, dim, experiment.pairs(data, regime, dim))
+        for data in STEPS
+        for regime in REGIMES
+        for dim in DIMENSIONS
+    ]
     runs = experiment.results.values()
     seconds = {"towers_and_features": prepared, "runs": sum(run["seconds"] for run in runs)}
     seconds |= {"in_all": sum(seconds.values()), "runs_cpu": sum(run["cpu_seconds"] for run in runs)}
@@ -199,15 +208,15 @@ def main(out: Path, tree: Path) -> None:
             "tree": experiment.nouns.taxonomy.fingerprint,
         },
         "seconds": seconds,
-        "summary": found,
+        "rows": rows,
         "runs": [asdict(trial) | result for trial, result in experiment.results.items()],
     }
-    lines = json.dumps(report, indent=1, ensure_ascii=False)
-    write_text(out / "low_dimension.json", lines + "\n")
+    write_text(out / "low_dimension.json", as_json(report))
     console = Console(width=260)
-    for data, regimes in found.items():
-        console.print(table(data, regimes))
-    console.print(f"{seconds['in_all'] / 60:.1f} minutes in all", highlight=False)
+    for data in STEPS:
+        console.print(table(data, [line for line in rows if line["data"] == data]))
+    minutes = {name: round(value / 60, 1) for name, value in seconds.items()}
+    console.print(f"minutes: {minutes}", highlight=False)
 
 
 if __name__ == "__main__":
