@@ -1,111 +1,86 @@
 import json
-import zlib
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from hypothesis import given
+from hypothesis import strategies as st
 
-from hyvlm.models import DualEncoder, build_model
-from hyvlm.models.convert import KEY_MAPS, check_state_dict
+from hyvlm.models.convert import KEY_MAPS, LISTED, KeyMap, check_state_dict, listed, match
 
 CHECKPOINTS = Path(__file__).parents[1] / "golden" / "checkpoints"
-SOURCES = ["clip", "meru", "hycoclip", "uncha"]
+SOURCES = ["clip", "meru", "hycoclip", "uncha", "phyclip"]
 
 
-def uniform(name: str, count: int) -> np.ndarray:
-    """Numbers in [0, 1) that depend on a name and an index alone: the fill rule of the reference checkpoints."""
-    low = np.uint64(0xFFFFFFFF)
-    z = (np.arange(count, dtype=np.uint64) * np.uint64(2654435761) + np.uint64(zlib.crc32(name.encode()))) & low
-    for shift, factor in ((16, 2246822507), (13, 3266489909)):
-        z = ((z ^ (z >> np.uint64(shift))) * np.uint64(factor)) & low
-    return (z ^ (z >> np.uint64(16))).astype(np.float64) / 2.0**32
-
-
-def weight(key: str, shape: list[int], manifest: dict[str, Any]) -> Tensor:
-    if not shape:
-        return torch.tensor(manifest["scalars"][key])
-    if key in ("pixel_mean", "pixel_std"):
-        return torch.tensor(manifest[key]).view(shape)
-    if key == "textual.attn_mask":
-        return torch.ones(shape, dtype=torch.bool).triu(1)
-    values = (2 * uniform(key, int(np.prod(shape))) - 1) * (0.2 if len(shape) >= 2 else 0.05)
-    owner = key.split(".")[-2] if "." in key else ""
-    if key.endswith("weight") and ("norm" in owner or "ln_" in owner):
-        values = values + 1
-    return torch.from_numpy(values.reshape(shape).astype(np.float32))
-
-
-def read_manifest(source: str) -> dict[str, Any]:
-    return json.loads((CHECKPOINTS / f"tiny_{source}_manifest.json").read_text())
-
-
-def load_reference(source: str) -> tuple[DualEncoder, dict[str, Any]]:
-    """A model with the reference weights of a source."""
-    manifest = read_manifest(source)
-    released = {key: weight(key, shape, manifest) for key, shape, _, _ in manifest["state_dict"]}
-    vit, manifold = manifest["config"]["vit"], "sphere" if source == "clip" else "lorentz"
-    image = {"image_size": vit["image_size"], "patch": vit["patch_size"], "width": vit["embed_dim"]}
-    image |= {"depth": vit["depth"], "heads": vit["num_heads"]}
-    text = {"width": 64, "depth": 2, "heads": 1}  # L2_W64
-    config = {"image": image, "text": text, "dim": manifest["config"]["embed_dim"]}
-    model = build_model({"model": config, "manifold": {"name": manifold}})
-    converted = KEY_MAPS[source](released)
-    check_state_dict(model, converted, source)
-    model.load_state_dict(converted)
-    return model.eval(), manifest
-
-
-def test_the_fill_rule() -> None:
-    expected = [0.49461432779207826, 0.060030067106708884, 0.038478732807561755]
-    assert uniform("visual.cls_token", 3).tolist() == expected
-
-
-def encode(model: DualEncoder, manifest: dict[str, Any], source: str) -> dict[str, Tensor]:
-    pixels = uniform(manifest["image_tag"], int(np.prod(manifest["image_shape"]))).astype(np.float32)
-    pixels = torch.from_numpy(pixels).view(manifest["image_shape"]).to(model.pixel_mean.dtype)
-    tokens = torch.zeros(len(manifest["tokens"]), 77, dtype=torch.long)
-    for row, ids in zip(tokens, manifest["tokens"], strict=True):
-        row[: len(ids)] = torch.tensor(ids)[:77]
-        if len(ids) > 77 and source != "uncha":  # the released UNCHA loses the end token
-            row[-1] = 49407
-    trunk = model.image_tower((pixels - model.pixel_mean) / model.pixel_std)
-    image, text = model.image_features(pixels), model.text_features(tokens)
-    return {
-        "image_trunk": trunk,
-        "image_features": image,
-        "text_features": text,
-        "image_embeddings": model.lift_image(image),
-        "text_embeddings": model.lift_text(text),
-    }
-
-
-@pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
-def test_reference_weights_give_the_reference_embeddings(source: str, dtype: torch.dtype, tolerance: float) -> None:
-    """Released encoders on weights from the fill rule; `golden/checkpoints`."""
-    model, manifest = load_reference(source)
-    with torch.no_grad():
-        found = encode(model.to(dtype), manifest, source)
-    golden = np.load(CHECKPOINTS / f"tiny_{source}_expected.npz")
-    assert set(found) == set(golden)
-    for name, value in found.items():
-        expected = torch.from_numpy(golden[name])
-        largest = expected.abs().max().item()
-        torch.testing.assert_close(value.double(), expected, rtol=0, atol=tolerance * largest, msg=f"{source} {name}")
+def keys_of(source: str) -> list[str]:
+    manifest = json.loads((CHECKPOINTS / f"tiny_{source}_manifest.json").read_text())
+    return [key for key, *_ in manifest["state_dict"]]
 
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_every_key_of_a_table_occurs_in_the_source(source: str) -> None:
-    keys = [key for key, *_ in read_manifest(source)["state_dict"]]
     table = KEY_MAPS[source]
+    keys = table.prepare({key: torch.zeros(()) for key in keys_of(source)})
     for entry in (*table.rename, *table.drop):
-        assert any(key == entry or (entry.endswith(".") and key.startswith(entry)) for key in keys), entry
+        assert any(match(entry, key) for key in keys), entry
     assert all(table.drop.values())
 
 
-def test_an_unknown_key_is_not_taken_silently() -> None:
-    with pytest.raises(ValueError, match="unknown key 'visual_alpha'"):
-        KEY_MAPS["clip"]({"visual_alpha": torch.zeros(())})
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_name_of_ours_leads_back_to_the_sources(source: str) -> None:
+    table = KEY_MAPS[source]
+    weights = table.prepare({key: torch.zeros(()) for key in keys_of(source)})
+    back = {table.source_name(key) for key in table(dict.fromkeys(keys_of(source), torch.zeros(())))}
+    dropped = {key for key in weights if any(match(entry, key) for entry in table.drop)}
+    assert back == set(weights) - dropped
+    assert table.source_name("no.name.of.ours") == "no.name.of.ours"
+
+
+def test_unknown_keys_are_listed_together() -> None:
+    with pytest.raises(ValueError, match=r"unknown key 'head\.weight', 'visual_alpha': these weights are not of"):
+        KEY_MAPS["clip"](dict.fromkeys(["head.weight", "visual_alpha"], torch.zeros(())))
+
+
+@given(st.lists(st.text("abc", min_size=1, max_size=3), unique=True))
+def test_a_list_of_names_says_how_many_it_leaves_out(names: list[str]) -> None:
+    text = listed(names)
+    assert all(f"'{name}'" in text for name in names[:LISTED])
+    assert text.count("'") == 2 * min(len(names), LISTED)
+    assert text.endswith(f"and {len(names) - LISTED} more") == (len(names) > LISTED)
+
+
+def test_factors_are_put_in_the_order_of_their_numbers() -> None:
+    table = KEY_MAPS["phyclip"]
+    weights = {f"curvs.{i}": torch.tensor(float(i)) for i in [10, 2, 0, 1, *range(3, 10), 11]}
+    assert table(weights)["manifold.factor.log_c"].tolist() == list(range(12))
+    del weights["curvs.5"]
+    assert table.split(weights) == ({}, list(weights))  # a gap makes no vector
+
+
+def test_query_key_and_value_are_joined_where_all_three_are_there() -> None:
+    layer = "text_encoder.backbone.text_model.encoder.layers.3.self_attn."
+    parts = {
+        f"{layer}{part}_proj.bias": torch.full((2,), value) for part, value in zip("kqv", (1.0, 0.0, 2.0), strict=True)
+    }
+    joined = KEY_MAPS["hyper3"](parts)
+    assert list(joined) == ["text_tower.transformer.resblocks.3.attn.in_proj_bias"]
+    assert next(iter(joined.values())).tolist() == [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]
+    del parts[f"{layer}v_proj.bias"]
+    assert KEY_MAPS["hyper3"].split(parts)[1] == [key.replace("text_model.", "") for key in parts]
+
+
+def test_what_is_dropped_has_a_reason() -> None:
+    table = KeyMap(rename={"a.": "b."}, drop={"logit": "of training", "other": "never there"})
+    weights = {"a.x": torch.zeros(1), "logit": torch.zeros(())}
+    assert list(table(weights)) == ["b.x"]
+    assert table.dropped(weights) == {"logit": "of training"}
+
+
+def test_the_first_difference_of_a_state_dict_is_named() -> None:
+    model = torch.nn.Linear(2, 3)
+    weights = model.state_dict()
+    check_state_dict(model, weights, "it")
+    with pytest.raises(ValueError, match="it lacks 'bias'"):
+        check_state_dict(model, {"weight": weights["weight"]}, "it")
+    with pytest.raises(ValueError, match=r"it has 'bias' with shape \(4,\), but the configuration needs \(3,\)"):
+        check_state_dict(model, {**weights, "bias": torch.zeros(4)}, "it")

@@ -152,10 +152,12 @@ def test_no_model_is_said_to_be_missing(tmp_path: Path) -> None:
         hyvlm.load(tmp_path / "nowhere")
     with pytest.raises(FileNotFoundError, match=r"expected model.safetensors and config.json, there or in checkpoints"):
         hyvlm.load(tmp_path)
-    (tmp_path / "weights.pth").write_bytes(b"")
-    expected = r"weights.pth' is not a model: expected model.safetensors.*; weights of open_clip are open_clip:NAME/"
+    (tmp_path / "notes.txt").write_bytes(b"")
+    expected = r"notes.txt' is not a model: expected a folder with model.safetensors and config.json, or a file of rel"
     with pytest.raises(FileNotFoundError, match=expected):
-        hyvlm.load(tmp_path / "weights.pth")
+        hyvlm.load(tmp_path / "notes.txt")
+    with pytest.raises(FileNotFoundError, match=r"and unknown released model 'hycoclip-vit-x-16'\. Did you mean 'hyco"):
+        hyvlm.load("hycoclip-vit-x-16")
     with pytest.raises(FileNotFoundError, match="no weights at"):
         load_state(small(), tmp_path / WEIGHTS)
 

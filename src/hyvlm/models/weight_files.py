@@ -86,6 +86,8 @@ def _safetensors(file: Path) -> dict[str, Tensor]:
 
 
 def _pickled(file: Path) -> object:
+    with file.open("rb"):
+        pass  # what the system refuses is its own error; below, OSErrors come of reading past a cut
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a pickle protocol that torch.save does not write
@@ -96,8 +98,6 @@ def _pickled(file: Path) -> object:
             stand_ins = [(_no_default if name == "collections.defaultdict" else _Nothing, name) for name in names]
             with safe_globals(stand_ins):  # type: ignore[arg-type]
                 return torch.load(file, map_location="cpu", weights_only=True)
-    except OSError:
-        raise
     except Exception as error:  # which one depends on what the file is instead
         found = re.search(r"GLOBAL (\S+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
         code = error.names if isinstance(error, _HoldsCode) else [found[1]] if found else []
