@@ -212,6 +212,14 @@ def test_the_recipes_image_size_sets_the_position_table() -> None:
         ({"name": "product"}, "manifold.factors is missing"),
         ({"name": "product", "factors": 5}, "model.dim must be divisible by manifold.factors, got 16 and 5"),
         ({"name": "lorentz", "c": "one"}, "manifold.c must be a number or a list, got 'one'"),
+        (
+            {"name": "lorentz", "c": [0.5, 1.0]},
+            "manifold.c must be one number: 'lorentz' has no factors, got [0.5, 1.0]",
+        ),
+        (
+            {"name": "euclidean", "aperture_radius": [0.5]},
+            "manifold.aperture_radius must be one number: 'euclidean' has no factors, got [0.5]",
+        ),
         ({"name": "lorentz", "c": ["one"]}, "manifold.c must be a number or a list, got ['one']"),
         ({"name": "lorentz", "learn": "maybe"}, "manifold.learn must be true or false, got 'maybe'"),
         ({"name": "lorentz", "bounds": [1.0]}, "manifold.bounds must be a list of 2 or null, got [1.0]"),

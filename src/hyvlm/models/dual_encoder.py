@@ -339,6 +339,10 @@ def _initial_log_scale(dim: int, manifold: Manifold) -> Tensor:
     return torch.tensor(-0.5 * math.log(dim))
 
 
+#: Keys of a manifold that take one number a factor where it is a product, and else one number.
+PER_FACTOR = frozenset({"c", "aperture_radius"})
+
+
 def build_manifold(section: Mapping[str, Any]) -> Manifold:
     """The manifold that a recipe's ``manifold`` section describes: ``name`` and that class's keyword arguments.
 
@@ -361,6 +365,10 @@ def build_manifold(section: Mapping[str, Any]) -> Manifold:
         if parameter.default is parameter.empty and key not in settings:
             raise ValueError(f"manifold.{key} is missing; '{section['name']}' needs it")
     check_types(manifold, settings, "manifold")
+    for key in PER_FACTOR & settings.keys():
+        if "factors" not in parameters and not isinstance(settings[key], int | float):
+            name, value = section["name"], list(settings[key])
+            raise ValueError(f"manifold.{key} must be one number: '{name}' has no factors, got {value}")
     try:
         return manifold(**settings)
     except TypeError as error:
