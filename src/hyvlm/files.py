@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -13,11 +14,18 @@ def write_text(path: Path, text: str) -> None:
     os.replace(draft, path)
 
 
-def check_folder(folder: str | Path, what: str) -> None:
-    """Raise ValueError, naming the path, unless ``folder`` is a writable folder or could be made; it makes none."""
+def check_folder(folder: str | Path, what: str, files: Iterable[str] = ()) -> None:
+    """Raise ValueError, naming the path, unless ``folder`` is a writable folder or could be made; it makes none.
+
+    Args:
+        files: Names of files that will be written into it: where a folder has such a name, that is an error too.
+    """
     path = Path(folder).absolute()
     nearest = next(p for p in (path, *path.parents) if p.exists())
     if not nearest.is_dir():
         raise ValueError(f"{what} {folder} cannot be a folder: {nearest} is a file")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise ValueError(f"{what} {folder} cannot be written: no permission to write in {nearest}")
+    for name in files:
+        if (path / name).is_dir():
+            raise ValueError(f"{what} {folder} cannot hold the file {name}: there is a folder of that name")

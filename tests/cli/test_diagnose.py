@@ -72,6 +72,8 @@ def test_without_matplotlib_the_numbers_are_written(
         (["--control", "nowhere"], "no model at 'nowhere'"),
         (["--readout", "publishd"], "published"),
         (["--out", "{file}"], "the folder for the diagnosis"),
+        (["--out", "{taken}"], "cannot hold the file diagnosis.html: there is a folder of that name"),
+        (["--task", "retrieval="], "no data set in ''"),
         (["--limit", "1"], "limit"),
     ],
 )
@@ -79,7 +81,8 @@ def test_mistakes_are_one_line(
     arguments: list[str], hint: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("x")
-    given = [argument.format(file=tmp_path / "file") for argument in arguments]
+    (tmp_path / "taken" / "diagnosis.html").mkdir(parents=True)
+    given = [argument.format(file=tmp_path / "file", taken=tmp_path / "taken") for argument in arguments]
     assert main(command(model, "--out", str(tmp_path / "found"), *given)) == 2
     error = capsys.readouterr().err
     assert hint in error

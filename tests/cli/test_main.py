@@ -98,6 +98,7 @@ CASES = {
     ),
     "unknown kind to list": (["list", "recipe"], "recipes"),
     "raw data missing": (["data", "prepare", "grit", "{files}/no.tar", "{files}/out"], "no.tar"),
+    "shards into a file": (["data", "prepare", "cc3m-gligen", "{files}", "{files}/empty.tar"], "the folder for shards"),
     "unknown layout": (["data", "prepare", "gritt", "{files}/empty.tar", "{files}/out"], "grit"),
     "sweep without values": (["sweep", "uncha-tiny", "train.steps"], "key=a,b,c"),
 }

@@ -318,5 +318,8 @@ def test_names_and_contents_that_are_not_known(folders):
         open_data("coco:/data", content="boxes")
     with pytest.raises(ValueError, match=f"{folders} is a path: put the kind of data set before it, such as coco:"):
         open_data(str(folders))
+    for nothing in ("", ":/data"):
+        with pytest.raises(ValueError, match=f"no data set in '{nothing}': say NAME or NAME:LOCATION"):
+            open_data(nothing)
     with pytest.raises(ValueError, match="folder offers the contents classes, not 'pairs'"):
         open_data(f"folder:{folders}")

@@ -291,7 +291,7 @@ def diagnose(
     from hyvlm.files import check_folder
 
     folder = out or Path("diagnosis")
-    check_folder(folder, "the folder for the diagnosis")
+    check_folder(folder, "the folder for the diagnosis", ["diagnosis.json", "diagnosis.html"])
     found = run(
         model,
         data,
@@ -404,6 +404,7 @@ def prepare(
     """Download a data set, or turn raw grounded data into processed shards. Rerun after an interruption."""
     from hyvlm.data.download import SOURCES, download
     from hyvlm.data.prepare import PREPARERS
+    from hyvlm.files import check_folder
     from hyvlm.registry import unknown
 
     if layout not in PREPARERS and layout not in SOURCES:
@@ -416,6 +417,7 @@ def prepare(
         return
     if images is not None and layout == "cc3m-gligen":
         raise ValueError("prepare cc3m-gligen: the images are in the .tsv files; leave --images out")
+    check_folder(out, "the folder for shards", ["report.json"])
     folder = {} if images is None else {"images": images}
     report = PREPARERS[layout](
         source, out, size=size, square=square, max_parts=max_parts, max_dropped=max_dropped, **folder

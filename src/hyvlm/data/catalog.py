@@ -81,6 +81,8 @@ def open_data(spec: str, *, split: str | None = None, content: str = "pairs") ->
     for suffix, kind in suffixes.items():
         if name not in DATASETS and spec.lower().endswith(suffix):
             name, location = kind, spec
+    if not name:
+        raise ValueError(f"no data set in {spec!r}: say NAME or NAME:LOCATION, with NAME one of {known}")
     if name not in DATASETS and not location and Path(name).exists():
         raise ValueError(f"{name} is a path: put the kind of data set before it, such as coco:{name} ({known})")
     return DATASETS[name](location, split=split, content=content)
