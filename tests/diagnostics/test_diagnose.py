@@ -154,6 +154,12 @@ def test_points_that_are_not_finite_are_counted_and_left_out(tmp_path: Path) -> 
     json.dumps(found.to_dict(), allow_nan=False)
 
 
+def test_what_is_wrong_with_the_points_of_a_control_names_the_control(models: dict[str, str], tmp_path: Path) -> None:
+    broken = saved(tmp_path / "broken", damage="")  # the token that ends every text
+    with pytest.raises(ValueError, match=r"^broken: a diagnosis needs at least 2 usable samples, scenes:8 gives 0: "):
+        diagnose(models["lorentz"], control=broken, **DATA)
+
+
 def test_a_limit_holds_for_points_and_tasks(models: dict[str, str]) -> None:
     found = diagnose(models["lorentz"], **{**DATA, "data": "scenes:40"}, limit=6)
     assert found.samples == 6

@@ -159,6 +159,15 @@ def test_where_nothing_pulls_there_is_no_share() -> None:
     assert [(e.gradient, e.share) for e in found.terms] == [(0.0, None)] * 3
 
 
+def test_where_a_gradient_is_not_finite_no_share_is_known() -> None:
+    objective = OBJECTIVES["meru"]()
+    with torch.no_grad():
+        objective.log_scale["global"].fill_(math.nan)
+    found = curvature_gradients(objective, lorentz([0.4]), lifted(lorentz([0.4]), tangents()))
+    assert [math.isfinite(entry.gradient) for entry in found.terms] == [False, False, True]
+    assert [entry.share for entry in found.terms] == [None] * 3
+
+
 @pytest.mark.parametrize("setting", [{"batch_size": 1}, {"max_batches": 0}])
 def test_batches_that_say_nothing_are_refused(setting: dict[str, int]) -> None:
     views = Views.single(torch.rand(4, 3), torch.rand(4, 3))

@@ -177,6 +177,8 @@ def test_differences_are_points_where_the_metric_is_a_share() -> None:
     assert row("", 7.0, 7.5).points is None  # a mean rank
     assert row("edges", 3.0, 4.0).points is None
     assert row("%", 10.0, 60.0, metric="drop_shuffled").points is None
+    assert row("%", 10.0, 60.0, metric="auroc_inner").points is None  # not the same function without the map
+    assert row("%", 10.0, 60.0, metric="auroc_distance").points == pytest.approx(50.0)
 
 
 def test_a_limit_keeps_samples_at_even_distances() -> None:

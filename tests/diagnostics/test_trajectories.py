@@ -110,11 +110,13 @@ def test_damaged_lines_and_values_are_left_out_and_counted(tmp_path: Path) -> No
         "[1, 2]",
         {"c": 0.3},
         {"step": "3", "c": 0.3},
+        {"step": True, "c": 0.3},
         {"step": 4, "c": float("inf"), "loss": 2.0, "radius/text": "far", "radius/image": True},
         "",
     )
     found = read_trajectories(run)
-    assert found.damaged == 4
+    assert found.damaged == 5
+    assert found.repeated == 0
     assert found.not_finite == 2
     assert {name: (t.steps, t.values) for name, t in found.by_name.items()} == {"c": ([1], [1.0]), "loss": ([4], [2.0])}
 

@@ -149,7 +149,10 @@ def diagnose_model(
     config = load_config(str(run / "config.yaml")) if run else None
     if part_size is None and config:
         part_size = config.data.part_size
-    collected = collect_views(embedder, samples, captions=captions, resize=resize, part_size=part_size)
+    try:
+        collected = collect_views(embedder, samples, captions=captions, resize=resize, part_size=part_size)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
     manifold, points = embedder.model.manifold, collected.views.points
     if has_map(embedder.model):
         known = objective_of(path, name=objective, parts="part_text" in points)

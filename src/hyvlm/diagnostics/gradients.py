@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -25,7 +26,7 @@ class TermGradient:
         weight: Of the term in the objective.
         value: Of the term without its weight, mean over the batches.
         gradient: ``d value / d log c``; of a product the norm over the factors.
-        share: ``|weight * gradient|`` over the sum of those of all terms; None if none pulls.
+        share: ``|weight * gradient|`` over the sum of those of all terms; None if none pulls, or one is not finite.
     """
 
     term: str
@@ -102,7 +103,7 @@ def curvature_gradients(
                 weight=term.weight,
                 value=sum(values[term.name]) / len(batches),
                 gradient=pull[term.name],
-                share=abs(term.weight * pull[term.name]) / total if total else None,
+                share=abs(term.weight * pull[term.name]) / total if 0 < total < math.inf else None,
             )
             for term in terms
         ],

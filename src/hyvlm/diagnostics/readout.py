@@ -26,6 +26,8 @@ from hyvlm.models import DualEncoder
 UNFIT = (ValueError, FileNotFoundError, MissingExtra)
 #: Metrics in percent of another score: where that one is small they jump, whatever moved.
 RELATIVE = ("drop_", "mean_drop")
+#: Metrics of the baseline ``inner`` of ``entailment``: in flat space another function, and no score of the model.
+OTHER_FUNCTION = ("average_precision_inner", "auroc_inner")
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,9 @@ class ReadoutRow:
     @property
     def points(self) -> float | None:
         """The difference in points of a hundred; None for what is no share (edges, ranks, lengths, relative drops)."""
-        if self.difference is None or self.unit not in ("%", "points", "") or self.metric.startswith(RELATIVE):
+        if self.difference is None or self.unit not in ("%", "points", ""):
+            return None
+        if self.metric.startswith(RELATIVE) or self.metric in OTHER_FUNCTION:
             return None
         if self.unit:
             return self.difference

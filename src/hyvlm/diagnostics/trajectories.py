@@ -95,7 +95,7 @@ def _row(line: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     step = row.get("step") if isinstance(row, dict) else None
-    return row if isinstance(step, int) and step > 0 else None
+    return row if isinstance(step, int) and not isinstance(step, bool) and step > 0 else None
 
 
 def _followed(name: str, value: object) -> bool:
