@@ -129,10 +129,10 @@ def _download(place: Place, file: str) -> Path:
         ) from error
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.EntryNotFoundError) as error:
         raise FileNotFoundError(f"the hub has no '{file}' in {place.repo}{_at(place)}") from error
-    except (OSError, errors.HfHubHTTPError) as error:
-        raise ConnectionError(f"cannot fetch '{file}' of {place.repo}: {' '.join(str(error).split())}") from error
     except errors.HFValidationError as error:
         raise ValueError(f"the hub knows no such name: {' '.join(str(error).split())}") from error
+    except Exception as error:  # the hub's client raises errors of its own and of its HTTP library
+        raise ConnectionError(f"cannot fetch '{file}' of {place.repo}: {' '.join(str(error).split())}") from error
 
 
 def _at(place: Place) -> str:

@@ -69,7 +69,7 @@ def push_to_hub(
             raise ValueError(f"a repository on the hub is named OWNER/NAME, got '{repo}'") from error
         except errors.LocalTokenNotFoundError as error:
             raise PermissionError(f"no token to write to {repo}: run 'hf auth login' or set HF_TOKEN") from error
-        except OSError as error:  # what the hub's client raises for an answer or a connection that failed
+        except Exception as error:  # the hub's client raises errors of its own and of its HTTP library
             status = getattr(getattr(error, "response", None), "status_code", None)
             text = f"cannot write to {repo} on the hub: {' '.join(str(error).split())}"
             raise (PermissionError if status in (401, 403) else ConnectionError)(text) from error
