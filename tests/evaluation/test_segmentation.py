@@ -29,6 +29,7 @@ from hyvlm.evaluation.dense import (
     window_starts,
 )
 from hyvlm.evaluation.segmentation import FACTORS, HELD_OUT, Segmentation, confusion, intersection_over_union
+from hyvlm.evaluation.segmentation import halves as halves_of
 from hyvlm.geometry import Euclidean, Manifold, Sphere
 from hyvlm.models import DualEncoder, Tokenizer, build_model
 from hyvlm.models.dense import dense_image_features
@@ -259,7 +260,15 @@ def test_a_class_of_another_name_is_not_replaced(stub, tokenizer) -> None:
     assert queries.names == ["sky", "background"]
 
 
-def test_the_extrapolation_is_chosen_on_every_other_image_and_printed(colours, listed, tokenizer) -> None:
+@given(st.integers(0, 40), st.integers(0, 100))
+def test_halves_are_two_and_have_every_image_once(count: int, seed: int) -> None:
+    first, second = halves_of(count, seed)
+    assert sorted([*first, *second]) == list(range(count))
+    assert 0 <= len(first) - len(second) <= 1
+    assert (first, second) == halves_of(count, seed)
+
+
+def test_the_extrapolation_is_chosen_on_one_half_and_printed(colours, listed, tokenizer) -> None:
     """From (1, 0, 0) the text "red" is the nearest only once it is moved to 3 times its distance from the origin."""
     points = {"background": [0.5, 0.3, 0], "red": [0.19, 0, 0], "green": [0.0, 9, 0]}
     samples = listed([halves(1, 1, key=str(i)) for i in range(5)], classes=CLASSES)

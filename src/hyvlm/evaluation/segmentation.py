@@ -53,6 +53,13 @@ def intersection_over_union(matrix: Tensor) -> Tensor:
     return torch.where(either > 0, right / either.clamp(min=1), torch.nan)
 
 
+def halves(count: int, seed: int) -> tuple[list[int], list[int]]:
+    """Two random halves of ``range(count)``, each in order; the first has the odd one."""
+    shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
+    middle = (count + 1) // 2
+    return sorted(shuffled[:middle]), sorted(shuffled[middle:])
+
+
 @dataclass
 class _Tally:
     """Confusion matrices over some images, one for each extrapolation, and what was passed over."""
@@ -77,8 +84,9 @@ class Segmentation(Task):
         resize: "crop" scales the short side and slides windows over the image; "squash" makes it square first.
         image_size: What sides are scaled to; None is 1.5 times the model's own size (336 for 224, as in NACLIP).
         background: What stands for the background: "scenery", "name", or a file of one name a line.
-        extrapolation: Factor of the texts' distance from the origin; "auto" chooses it on every other image, and scores
-            the rest. On the sphere it is 1.
+        extrapolation: Factor of the texts' distance from the origin; "auto" chooses it on a random half of the images,
+            and scores the others. On the sphere it is 1.
+        seed: Of the draw of that half.
     """
 
     version: ClassVar[int] = 1
@@ -88,6 +96,7 @@ class Segmentation(Task):
     templates: str = "photo"
     background: str = "scenery"
     extrapolation: str = "auto"
+    seed: int = 0
 
     def side(self, own: int) -> int:
         """What sides are scaled to, in pixels."""
@@ -119,14 +128,15 @@ class Segmentation(Task):
 
     def run(self, embedder: Embedder, samples: SampleSet) -> Outcome:
         queries = class_queries(embedder, samples.classes, templates=self.templates, background=self.background)
-        factor, everything = self._factor(), range(len(samples))
+        factor, scored_on = self._factor(), list(range(len(samples)))
         held_out = None
         if factor is None and isinstance(embedder.model.manifold, HasOrigin):
-            held_out = self._pass(embedder, samples, everything[::2], queries, FACTORS)
+            half, scored_on = halves(len(samples), self.seed)
+            held_out = self._pass(embedder, samples, half, queries, FACTORS)
             found = held_out.mean_iou()
             factor = FACTORS[found.index(max(found))]
         chosen = 1.0 if factor is None else factor
-        scored = self._pass(embedder, samples, everything[1::2] if held_out else everything, queries, [chosen])
+        scored = self._pass(embedder, samples, scored_on, queries, [chosen])
         return self._outcome(embedder, samples, queries, chosen, scored, held_out)
 
     def _pass(

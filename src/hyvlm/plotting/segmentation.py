@@ -157,4 +157,4 @@ def _name_region(ax: Axes, region: NDArray[np.bool_], name: str) -> None:
     across = x / region.shape[1]
     side = "left" if across < 0.2 else "right" if across > 0.8 else "center"
     at = {"left": max(0.02, across), "right": min(0.98, across), "center": across}[side] * region.shape[1]
-    ax.text(at, y, name, ha=side, va="center", fontsize=7, color=INK, path_effects=outline, clip_on=True)
+    ax.text(float(at), float(y), name, ha=side, va="center", fontsize=7, color=INK, path_effects=outline, clip_on=True)
