@@ -280,7 +280,8 @@ def test_equal_radii_are_not_above_and_nan_is_an_error() -> None:
 
 def test_prompt_sets_are_pinned_by_content() -> None:
     """A change of any template moves published numbers: then the name must change, too."""
-    hashes = {name: hash_lines(TEMPLATES[name]()) for name in TEMPLATES}
+    own = [name for name in TEMPLATES if not name.startswith("openai:")]  # those are clip_benchmark's
+    hashes = {name: hash_lines(TEMPLATES[name]()) for name in own}
     assert hashes == {
         "name": "44136fa355b3678a",
         "official:cub": "7083837b1ff9b2b8",
@@ -291,7 +292,7 @@ def test_prompt_sets_are_pinned_by_content() -> None:
         "plain": "7647dbc5f7897cc9",
     }
     assert len(TEMPLATES["openai"]()) == 80
-    assert all(template.count("{}") == 1 for name in TEMPLATES for template in TEMPLATES[name]())
+    assert all(template.count("{}") == 1 for name in own for template in TEMPLATES[name]())
 
 
 def test_prompts_from_a_file(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ ZOO: dict[str, ZooSet] = {
         names=partial(_from_benchmark, "flowers"), prompts="flowers",
     ),
     "dtd": ZooSet(
-        "DTD", 47, {"test": 1880, "val": 1880, "train": 1880}, "dtd", layouts.dtd, folders=True, prompts="dtd"
+        "DTD", 47, {"test": 1880, "val": 1880, "train": 1880}, "dtd/dtd", layouts.dtd, folders=True, prompts="dtd"
     ),
     "eurosat": ZooSet(
         "EuroSAT", 10, {"all": 27_000}, "eurosat/2750", names=partial(_from_benchmark, "eurosat"), prompts="eurosat",
@@ -201,10 +201,12 @@ def open_zoo(name: str, location: str, *, split: str | None = None, content: str
 
 
 def _place(root: Path, base: str) -> Path | None:
-    """The folder that holds ``base``: ``root``, or the one above it if ``root`` is the base itself."""
-    if (root / base).is_dir():
-        return root
-    return root.resolve().parent if root.resolve().name == base else None
+    """The folder that holds ``base``: ``root``, or the one that it is reached from if ``root`` is a part of the way."""
+    parts, given = Path(base).parts, root.resolve().parts
+    for count in range(len(parts) + 1):
+        if given[len(given) - count :] == parts[:count] and root.joinpath(*parts[count:]).is_dir():
+            return root if count == 0 else root.resolve().parents[count - 1]
+    return None
 
 
 def _listed(name: str, kind: ZooSet, place: Path, spec: str, split: str) -> SampleSet:
