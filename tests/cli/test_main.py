@@ -100,6 +100,8 @@ CASES = {
     "raw data missing": (["data", "prepare", "grit", "{files}/no.tar", "{files}/out"], "no.tar"),
     "shards into a file": (["data", "prepare", "cc3m-gligen", "{files}", "{files}/empty.tar"], "the folder for shards"),
     "unknown layout": (["data", "prepare", "gritt", "{files}/empty.tar", "{files}/out"], "grit"),
+    "a data set needs one folder": (["data", "prepare", "dtd", "{files}", "{files}"], "hyvlm data prepare dtd OUT"),
+    "a layout needs two": (["data", "prepare", "grit", "{files}"], "hyvlm data prepare grit SOURCE OUT"),
     "sweep without values": (["sweep", "uncha-tiny", "train.steps"], "key=a,b,c"),
 }
 
@@ -202,6 +204,11 @@ def test_data_stats_counts_parts(tmp_path, capsys):
     assert printed["samples"] == 500
     assert printed["caps"]["5"]["parts_retained"] == 1.0
     assert {p.name for p in (tmp_path / "stats").iterdir()} == {"part-counts.json", "part-counts.png"}
+
+
+def test_data_prepare_says_what_to_do_by_hand(tmp_path, capsys):
+    assert main(["data", "prepare", "imagenet", str(tmp_path)]) == 0
+    assert f"ILSVRC2012_img_val.tar (ILSVRC2012) into {tmp_path}." in capsys.readouterr().out
 
 
 def test_a_dry_run_prints_the_cost(tmp_path, capsys):
