@@ -320,7 +320,7 @@ def test_wrong_settings_are_told(colours, listed, tokenizer, more: dict, message
 
 
 def test_sets_that_cannot_be_measured_are_told(colours, listed, tokenizer) -> None:
-    with pytest.raises(ValueError, match="one class"):
+    with pytest.raises(ValueError, match="fewer than two classes"):
         run(colours(POINTS), tokenizer, listed([halves(0, 0)], classes=("background",)))
     with pytest.raises(ValueError, match="needs two or more"):
         run(colours(POINTS, Euclidean()), tokenizer, listed([halves(0, 1)], classes=CLASSES))

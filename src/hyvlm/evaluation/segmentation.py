@@ -14,7 +14,7 @@ from torch import Tensor
 from hyvlm.data.catalog import SampleSet
 from hyvlm.data.masks import BACKGROUND, IGNORED
 from hyvlm.data.transforms import eval_transform
-from hyvlm.evaluation.classification import check_classes, duplicate_notes
+from hyvlm.evaluation.classification import duplicate_notes
 from hyvlm.evaluation.dense import HasOrigin, Queries, class_queries, dense_points, extrapolate, read_background
 from hyvlm.evaluation.embed import MAX_EXAMPLES, Embedder, evaluation_mode
 from hyvlm.evaluation.prompts import hash_lines, read_templates
@@ -107,9 +107,9 @@ class Segmentation(Task):
         if self.image_size is not None and (self.image_size < own or self.image_size < 1):
             self.check_size("image_size", self.image_size, model)  # larger images are cut into windows of that size
         eval_transform(own, resize=self.resize)
-        check_classes(samples, self.templates)
         if len(samples.classes) < 2:
-            raise ValueError(f"{samples.name} has one class, so every pixel would be right")
+            raise ValueError(f"{samples.name} has fewer than two classes, so every pixel would be right")
+        read_templates(self.templates)
         read_background(self.background)
         factor = self._factor()
         if factor is not None:
