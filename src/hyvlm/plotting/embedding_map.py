@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -24,12 +24,17 @@ GROUPS = {
     "short_text": (COLOURS["part_text"], "short texts"),
     "text": (COLOURS["text"], "long texts"),
     "midpoint": ("#009E73", "token midpoints"),
+    "whole_text": (COLOURS["text"], "whole texts"),
+    "part_image": (COLOURS["part_image"], "part images"),
+    "part_text": (COLOURS["part_text"], "part texts"),
 }
 #: Points that are shown one by one, as stars.
 STARS = {
     "perturbed": ("#CC79A7", 70, "perturbed captions"),
     "own_text": ("#F0E442", 190, "its caption"),
     "own_image": ("#56B4E9", 190, "the chosen image"),
+    "own_part_text": (COLOURS["part_text"], 70, "texts of its parts"),
+    "own_part_image": ("#009E73", 70, "its parts"),
 }
 
 
@@ -42,12 +47,16 @@ class Layout:
         disk: They lie in the unit Poincare disk.
         note: How they came there.
         root: ``(2,)``, where the model's own origin lies, on Lorentz manifolds.
+        labels: Group name to what is written beside each of its places.
+        reach: How much of the disk is shown, as a radius; 1 is all of it.
     """
 
     places: dict[str, np.ndarray]
     disk: bool
     note: str
     root: np.ndarray | None = None
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    reach: float = 1.0
 
 
 def place(manifold: Manifold, groups: Mapping[str, Tensor], *, sample: int = 1000, seed: int = 0) -> Layout:
@@ -95,11 +104,13 @@ def embedding_map(layouts: Mapping[str, Layout]) -> Figure:
     if not layouts:
         raise ValueError("there is no model to draw a map of")
     with style():
-        figure = Figure(figsize=(4.3 * len(layouts), 5.3 if len(layouts) > 1 else 5.7), layout="constrained")
+        lines = 1 + max(layout.note.count("\n") for layout in layouts.values())
+        height = (5.3 if len(layouts) > 1 else 5.7) + 0.35 * (lines - 1)
+        figure = Figure(figsize=(4.3 * len(layouts), height), layout="constrained")
         shown: dict[str, Artist] = {}
         for ax, (name, layout) in zip(figure.subplots(1, len(layouts), squeeze=False)[0], layouts.items(), strict=True):
             _frame(ax, layout)
-            ax.set_title(f"{name}\n", weight="bold", parse_math=False)
+            ax.set_title(name, weight="bold", parse_math=False, pad=18 + 10 * layout.note.count("\n"))
             ax.text(0, 1.015, layout.note, transform=ax.transAxes, fontsize=7.5, color=INK)
             _dots(ax, layout)
             handles, labels = ax.get_legend_handles_labels()
@@ -115,7 +126,7 @@ def _frame(ax: Axes, layout: Layout) -> None:
     ax.set(xticks=[], yticks=[], aspect="equal" if layout.disk else "auto")
     if layout.disk:
         ax.add_patch(Circle((0, 0), 1, facecolor="#FAFAFA", edgecolor=PALE, linewidth=0.8, zorder=0))
-        ax.set(xlim=(-1.02, 1.02), ylim=(-1.02, 1.02))
+        ax.set(xlim=(-1.02 * layout.reach, 1.02 * layout.reach), ylim=(-1.02 * layout.reach, 1.02 * layout.reach))
         ax.spines[:].set_visible(False)
     else:
         ax.set_box_aspect(1)
@@ -136,4 +147,24 @@ def _dots(ax: Axes, layout: Layout) -> None:
         if group in layout.places:
             x, y = layout.places[group].T
             label = f"{label} ({len(x)})" if group == "perturbed" else label
+            _write(ax, layout.places[group], layout.labels.get(group, ()))
             ax.scatter(x, y, s=area, marker="*", color=colour, edgecolors=INK, linewidths=0.7, label=label, zorder=5)
+
+
+def _write(ax: Axes, places: np.ndarray, texts: Sequence[str]) -> None:
+    """Texts in the corner that the places lie toward, that of the highest place first, each with a line to it."""
+    if not texts:
+        return
+    left, low = places.mean(0) < np.mean([ax.get_xlim(), ax.get_ylim()], axis=1)
+    first = 0.02 + 0.035 * (len(texts) - 1) if low else 0.96
+    for line, (place_, text) in enumerate(sorted(zip(places, texts, strict=True), key=lambda pair: -pair[0][1])):
+        ax.annotate(
+            text,
+            place_,
+            (0.01 if left else 0.99, first - 0.035 * line),
+            textcoords="axes fraction",
+            ha="left" if left else "right",
+            fontsize=6.5,
+            parse_math=False,
+            arrowprops={"arrowstyle": "-", "color": PALE, "linewidth": 0.6, "relpos": (float(left), 0.5)},
+        )

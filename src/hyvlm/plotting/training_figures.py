@@ -56,6 +56,8 @@ KINDS = {
 def radial_figure(
     models: Mapping[str, Sequence[RadialDistribution]],
     controls: Mapping[str, Sequence[RadialDistribution]] | None = None,
+    *,
+    labels: Mapping[str, str] | None = None,
 ) -> Figure:
     """Densities of the distance from the origin, a panel a model and a colour a view (Figs. 2 and 8 in one).
 
@@ -64,6 +66,7 @@ def radial_figure(
     Args:
         models: Name to distributions, one a view.
         controls: The same of the controls, by the names of their models.
+        labels: What lies along the axis of a model's panel, where it is not the distance from the origin.
     Raises:
         ValueError: If there is no distribution, or a control is of no model.
     """
@@ -78,7 +81,7 @@ def radial_figure(
         grid = figure.subplots(lines, columns, squeeze=False).ravel()
         for ax, name in zip(grid, shown, strict=False):
             ax.set_title(name, weight="bold", parse_math=False)
-            ax.set(xlabel="distance from the origin, units of length", yticks=[])
+            ax.set(xlabel=(labels or {}).get(name, "distance from the origin, units of length"), yticks=[])
             for found, line in ((models[name], SOLID), (others[name], DASHED)):
                 for distribution in found:
                     _density(ax, distribution, line)
