@@ -271,6 +271,13 @@ def test_too_many_drops_are_an_error_after_the_report(grit_parquet, tmp_path):
     assert json.loads((tmp_path / "out" / "report.json").read_text())["samples"] == 16
 
 
+@pytest.mark.parametrize("share", [-0.1, 1.5, float("nan")])
+def test_a_share_of_drops_is_one(share, grit_parquet, tmp_path):
+    with pytest.raises(ValueError, match="max_dropped is a share, from 0 to 1, got"):
+        prepare_grit(grit_parquet, tmp_path / "out", workers=1, max_dropped=share)
+    assert not (tmp_path / "out").exists()
+
+
 def test_sources_that_are_not_raw_grit(raw, encoded, write_tar, tmp_path):
     with pytest.raises(FileNotFoundError, match="nothing matches"):
         prepare_grit(tmp_path / "gone.tar", tmp_path / "x")

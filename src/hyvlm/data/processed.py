@@ -135,9 +135,11 @@ def write_shards(
     Returns:
         The content of ``report.json``.
     Raises:
-        ValueError: Too many samples were dropped, there are no boxes, or ``out`` is the folder of a source file, or
-            holds tar files that are not of an earlier call for this source.
+        ValueError: ``max_dropped`` is no share, too many samples were dropped, there are no boxes, or ``out`` is the
+            folder of a source file, or holds tar files that are not of an earlier call for this source.
     """
+    if not 0 <= max_dropped <= 1:
+        raise ValueError(f"max_dropped is a share, from 0 to 1, got {max_dropped}")
     _check_out(layout.name, out, units, source)
     (out / "reports").mkdir(parents=True, exist_ok=True)
     for draft in out.glob(".[0-9]*-*"):  # left by a call that was killed
