@@ -58,6 +58,10 @@ def test_without_matplotlib_the_numbers_are_written(
     said = capsys.readouterr().err.strip().splitlines()
     assert len(said) == 1
     assert "no report is drawn" in said[0]
+    assert "earlier" not in said[0]
+    (tmp_path / "found" / "diagnosis.html").write_text("x")
+    assert main(command(model, "--out", str(tmp_path / "found"))) == 0
+    assert "diagnosis.html there is of an earlier diagnosis" in capsys.readouterr().err
     assert "hyvlm[plots]" in said[0]
 
 

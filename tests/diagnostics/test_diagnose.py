@@ -182,6 +182,7 @@ def test_tasks_may_bring_their_own_data_and_settings(models: dict[str, str]) -> 
         ({"captions": "frist"}, "unknown choice of captions 'frist'"),
         ({"captions": "all"}, "one caption"),
         ({"tasks": ["retreival"]}, "unknown task 'retreival'"),
+        ({"tasks": "retreival"}, "unknown task 'retreival'"),
         ({"data": "scenez"}, "unknown dataset 'scenez'"),
         ({"split": "tset"}, "tset"),
         ({"readout": "publised"}, "unknown readout 'publised'"),

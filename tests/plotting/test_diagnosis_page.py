@@ -191,8 +191,11 @@ def test_a_model_without_curvature_has_a_page_that_says_so(tmp_path: Path) -> No
     clip = ModelDiagnosis("clip", "0a", "sphere", [], None, None, {"image": 5}, notes=["a sphere has no radii"])
     nothing = ReadoutAblation([], {})
     found = replace(diagnosis(clip), skipped={}, readout=nothing, verdict=no_verdict("a <sphere> is curved: not so"))
+    for name in ("diagnosis-radii.png", "diagnosis-mine.png"):
+        (tmp_path / name).write_bytes(b"of an earlier report, and of somebody else")
     written = write_report(found, tmp_path)
     assert [path.name for path in written] == ["diagnosis.html"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["diagnosis-mine.png", "diagnosis.html"]
     items = Reader(written[0].read_text(encoding="utf-8")).items
     assert items[1:3] == [
         "Cannot tell: a <sphere> is curved: not so",
@@ -200,6 +203,14 @@ def test_a_model_without_curvature_has_a_page_that_says_so(tmp_path: Path) -> No
     ]
     assert {"No task was read out.", "a sphere has no radii"} <= set(items)
     assert not any(heading in items for heading, _ in FIGURES.values())
+
+
+def test_gradients_that_are_not_finite_are_dashes_without_a_figure(tmp_path: Path) -> None:
+    pulls = CurvatureGradients([TermGradient("text ⊒ image", 0.2, 1.5, math.nan, None)], True, 4, 1, (), None)
+    written = write_report(diagnosis(model("m", gradients=pulls)), tmp_path)
+    assert "diagnosis-gradients.png" not in [path.name for path in written]
+    rows = Reader(written[0].read_text(encoding="utf-8")).rows
+    assert ["text ⊒ image", "0.200", "1.5000", "–", "–"] in rows
 
 
 def test_the_floor_of_the_curvature_is_marked_where_it_is_known() -> None:

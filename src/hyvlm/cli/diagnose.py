@@ -20,7 +20,8 @@ def write(diagnosis: Diagnosis, out: Path) -> None:
     try:
         from hyvlm.plotting.diagnosis_page import write_report
     except MissingExtra as error:
-        print(f"hyvlm: no report is drawn: {error}", file=sys.stderr)
+        earlier = "; diagnosis.html there is of an earlier diagnosis" * (out / "diagnosis.html").exists()
+        print(f"hyvlm: no report is drawn: {error}{earlier}", file=sys.stderr)
         return
     print(f"report: {write_report(diagnosis, out)[0]}")
 

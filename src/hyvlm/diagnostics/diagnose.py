@@ -50,7 +50,7 @@ def diagnose(
     objective: str | None = None,
     captions: str | None = None,
     limit: int | None = None,
-    tasks: Sequence[str | EvalSpec] | None = None,
+    tasks: str | Sequence[str | EvalSpec] | None = None,
     readout: str | None = None,
     thresholds: Thresholds | None = None,
     resize: str | None = None,
@@ -69,8 +69,9 @@ def diagnose(
         captions: Which caption of an image is its text: "first" (the default), "last", or all "joined". If given, tasks
             on captions take the same, otherwise their own default.
         limit: At most so many samples of every set, at even distances.
-        tasks: "TASK", measured on ``data``, "TASK=DATA", or an evaluation with all its settings; one that does not fit
-            the data is an error. None is the :data:`SUITE`, of which those that do not fit are listed with the reason.
+        tasks: One or several: "TASK", measured on ``data``, "TASK=DATA", or an evaluation with all its settings; one
+            that does not fit the data is an error. None is the :data:`SUITE`, of which those that do not fit are listed
+            with the reason.
         readout: "trained" or "published", what ranks pairs (``model.readout``); None leaves it as saved.
         resize: "squash" or "crop"; None is the model's own way, or else each task's.
         part_size: Side of part crops in pixels; None is that of the run's own training, or else that of the images.
@@ -85,7 +86,7 @@ def diagnose(
         OBJECTIVES[objective]
     samples = spread(open_data(data, split=split), limit)
     settings = {"captions": captions, "resize": resize, "part_size": part_size}
-    asked = SUITE if tasks is None else tasks
+    asked = SUITE if tasks is None else [tasks] if isinstance(tasks, str) else tasks
     specs = [_spec(task, data, split, settings) if isinstance(task, str) else task for task in asked]
     memory = EmbeddingCache(cache)
     subject, other = (

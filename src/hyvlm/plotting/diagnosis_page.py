@@ -83,6 +83,8 @@ FIGURES = {
 def write_report(diagnosis: Diagnosis, out: str | Path) -> list[Path]:
     """Write ``diagnosis.html``, which holds all of the report, and its figures as ``diagnosis-NAME.png`` as well.
 
+    Figures of an earlier report in the folder that this one does not have are removed.
+
     Args:
         out: Folder, made if need be.
     Returns:
@@ -93,7 +95,11 @@ def write_report(diagnosis: Diagnosis, out: str | Path) -> list[Path]:
         drawn = figures(diagnosis)
         files = {name: save({"png": figure}, out, f"{STEM}-{name}")[0] for name, figure in drawn.items()}
     pictures = {name: png_url(path.read_bytes()) for name, path in files.items()}
-    return [*save({"html": diagnosis_page(diagnosis, pictures)}, out, STEM), *files.values()]
+    page = save({"html": diagnosis_page(diagnosis, pictures)}, out, STEM)
+    for name in FIGURES:
+        if name not in files:
+            (out / f"{STEM}-{name}.png").unlink(missing_ok=True)
+    return [*page, *files.values()]
 
 
 def figures(diagnosis: Diagnosis) -> dict[str, Figure]:
@@ -238,6 +244,10 @@ def _operating_points(models: Sequence[ModelDiagnosis]) -> str:
     return table([*_model_column(models), *head], rows, numbers=6)
 
 
+def _signed(value: float) -> str:
+    return f"{value:+.3g}" if math.isfinite(value) else number(None, 0)
+
+
 def _percent(share: float | None) -> str:
     return number(None if share is None else 100 * share, 1)
 
@@ -259,7 +269,7 @@ def _gradients(model: ModelDiagnosis) -> str:
     if found is None:
         return ""
     rows = [
-        [relation_label(t.term), number(t.weight, 3), number(t.value, 4), f"{t.gradient:+.3g}", _percent(t.share)]
+        [relation_label(t.term), number(t.weight, 3), number(t.value, 4), _signed(t.gradient), _percent(t.share)]
         for t in found.terms
     ]
     learned = "" if found.learned else "The curvature of this model is fixed; this is what would pull at it. "
