@@ -25,7 +25,7 @@ class Place:
         revision: A branch, tag or commit; None for the newest.
         layout: Of the file, as in :data:`hyvlm.models.released.LAYOUTS`; "" if its keys tell.
         licence: Of the weights, as their repository or project states it.
-        trained_on: Data.
+        trained_on: Data, as far as the project states them.
     """
 
     repo: str
@@ -62,7 +62,7 @@ def _uncha(size: str) -> Place:
 
 
 def _hyper3(repo: str) -> Place:
-    return Place(repo=repo, file=WEIGHTS, layout="hyper3", licence="see the repository", trained_on="GRIT")
+    return Place(repo=repo, file=WEIGHTS, layout="hyper3", licence="not stated", trained_on="data not stated")
 
 
 #: Models on the hub by the names that people use.

@@ -108,16 +108,15 @@ def _read(path: str | Path, layout: str | None, **heads: int | None) -> tuple[Du
     """The model, and what is to be said of weights that others released ("" for all other models)."""
     if layout is not None and layout not in LAYOUTS:
         raise ValueError(unknown("layout", layout, list(LAYOUTS)))
-    said = [f"layout={layout}" for _ in range(layout is not None)]
-    said += [f"{key}={value}" for key, value in heads.items() if value is not None]
     place = None if Path(path).exists() else on_hub(str(path))
     path = fetch(place) if place else path
     file = foreign_file(path)
     if file is not None:
         model, imported = read_released(file, layout=layout or (place and place.layout) or None, **heads)
         return model, f"{imported}{place.terms if place else ''}"
-    if said:
-        raise ValueError(f"{', '.join(said)} is for a file of released weights, not for '{path}'")
+    asked = [f"{key}={value}" for key, value in {"layout": layout, **heads}.items() if value is not None]
+    if asked:
+        raise ValueError(f"{', '.join(asked)} is for a file of released weights, not for '{path}'")
     if str(path).startswith(OPEN_CLIP):
         return load_open_clip(str(path)), ""
     folder = find_model(path)
@@ -208,7 +207,8 @@ def find_model(path: str | Path) -> Path:
     """
     path = Path(path)
     if not path.exists():
-        nor = f", and {unknown('released model', str(path), list(RELEASED))}" if "/" not in str(path) else ""
+        is_name = "/" not in str(path) and path.suffix not in WEIGHT_FILES
+        nor = f", and {unknown('released model', str(path), list(RELEASED))}" if is_name else ""
         raise FileNotFoundError(f"no model at '{path}': there is no such file or folder{nor}")
     if path.name == WEIGHTS:
         path = path.parent
