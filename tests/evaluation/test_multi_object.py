@@ -167,6 +167,13 @@ def test_few_images_of_a_number_are_left_out_and_counted(stub, tokenizer, listed
     ]
 
 
+def test_few_test_images_are_said(stub, tokenizer, listed, image_of) -> None:
+    outcome = run(stub({}), tokenizer, scenes(listed, image_of, copies=16, sizes=(1,)))
+    assert outcome.notes == []
+    outcome = run(stub({}), tokenizer, scenes(listed, image_of, copies=10, sizes=(1,)))
+    assert outcome.notes == ["fewer than 10 test images, by number of objects: 6 at 1"]
+
+
 def test_what_cannot_be_measured_is_an_error(stub, tokenizer, listed, image_of) -> None:
     with pytest.raises(ValueError, match=r"no number of objects with a class .*: 1 images with 2"):
         run(stub({}), tokenizer, listed([image_of((1, 1, 1), labels=[0, 1])], classes=CLASSES))

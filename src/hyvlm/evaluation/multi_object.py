@@ -28,6 +28,8 @@ from hyvlm.registry import unknown
 
 #: Share of the images of every number of objects that the classifier is tested on (Abbasi et al. 2025, released code).
 TEST_SHARE = 0.2
+#: Fewer test images than these are remarked.
+FEW = 10
 FEATURES = ("tangent", "tower")
 #: Of the logistic regressions; the rest is scikit-learn's default (L2 penalty, L-BFGS).
 SETTINGS = {"C": 1.0, "max_iter": 1000}
@@ -124,6 +126,9 @@ class MultiObject(Task):
             notes.append(
                 f"classes that training or test images lack do not enter the mean, by number of objects: {counts}"
             )
+        few = [f"{one.test} at {n}" for n, one in sets.items() if one.classes and one.test < FEW]
+        if few:
+            notes.append(f"fewer than {FEW} test images, by number of objects: {', '.join(few)}")
         unfinished = sum(one.unfinished for one in sets.values())
         if unfinished:
             notes.append(f"{unfinished} classifiers did not converge")
