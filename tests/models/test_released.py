@@ -246,6 +246,10 @@ def test_hyper3_has_the_features_of_timm_and_transformers(pool: str, segment: st
             (ours.image_features(pixels), ours.text_features(tokens)), theirs.features(pixels, tokens), strict=True
         ):
             assert (found - expected).abs().max() < 1e-6 * expected.abs().max()
+        pooled, patches = ours.image_outputs(pixels)
+        torch.testing.assert_close(ours.image_projection(pooled), ours.image_features(pixels))
+        assert patches.shape == (3, 4, 64)
+        assert ours.image_features(pixels[:0]).shape == (0, 24)
         scales = [ours.image_log_scale.exp().item(), ours.manifold.c.item()]
     assert scales == pytest.approx([1.0, math.exp(-0.4)])  # a scale above 1 is read as 1
 
