@@ -15,8 +15,8 @@ from hyvlm.config import build, load_config
 from hyvlm.geometry import Lorentz
 from hyvlm.methods import OBJECTIVES, Calibration, Contrast, Entailment, Objective, Term
 from hyvlm.methods.aligned import finer_group
-from hyvlm.models.openclip import OPEN_CLIP
 from hyvlm.models.hub import on_hub
+from hyvlm.models.openclip import OPEN_CLIP
 from hyvlm.models.pretrained import find_model, foreign_file
 from hyvlm.types import GROUP_OF_VIEW, Views
 
