@@ -40,7 +40,8 @@ def main() -> None:
     edges = edges_above(classes, parser.parse_args().wordnet / "data.noun")
     nodes = {node for edge in edges for node in edge}
     header = (
-        f"# CHILD PARENT: {len(classes)} ImageNet classes and all above them, {len(nodes)} synsets, {len(edges)} edges.\n"
+        f"# CHILD PARENT: {len(classes)} ImageNet classes and all above them, {len(nodes)} synsets, "
+        f"{len(edges)} edges.\n"
         "# From WordNet 3.0, see WORDNET_LICENSE.\n"
     )
     OUT.write_text(header + "".join(f"{child} {parent}\n" for child, parent in edges), encoding="utf-8")

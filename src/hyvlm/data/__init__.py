@@ -64,4 +64,5 @@ __all__ = [
     "train_loader",
     "train_transform",
     "voc",
+    "zoo",
 ]
