@@ -167,11 +167,9 @@ def _specs(run: SuiteRun, root: Path, settings: Mapping[str, str | int]) -> dict
     for suite in run.suites:
         for evaluation in suite.evaluations:
             source = suite.data[evaluation.data]
-            missing = [
-                f"the {kind} {name!r}"
-                for kind, name, known in (("task", evaluation.task, TASKS), ("data set", source.open, DATASETS))
-                if name not in known
-            ]
+            kind = source.open.partition(":")[0]
+            names = (("task", evaluation.task, TASKS), ("data set", kind, DATASETS))
+            missing = [f"the {what} {name!r}" for what, name, registry in names if name not in registry]
             if missing:
                 run.skip(f"{missing[0]} is not available in this version", evaluation)
                 continue
