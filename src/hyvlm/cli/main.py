@@ -15,6 +15,20 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from hyvlm.cli.data import data_app
+from hyvlm.cli.options import (
+    BatchSize,
+    Cache,
+    Device,
+    Out,
+    Overrides,
+    PartSize,
+    Readout,
+    Recipe,
+    Resize,
+    Split,
+    Workers,
+)
 from hyvlm.errors import MissingExtra
 
 # OpenMP threads that spin between two operations starve the loader processes on the same cores. Read when torch loads.
@@ -32,12 +46,7 @@ app = typer.Typer(
 )
 #: That of whichever click typer uses, the installed one or its own copy.
 UsageError: Any = typer.BadParameter.__mro__[1]
-data_app = typer.Typer(help="Prepare and describe training data.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
-
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, e.g. train.steps=100")]
-Recipe = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe's name (hyvlm list recipes) or a YAML file")]
-Out = Annotated[Path | None, typer.Option("--out", "-o", "--output", help="Folder to write to")]
 
 
 def version(show: bool) -> None:
@@ -119,7 +128,7 @@ def evaluate(
     data_root: Annotated[
         Path | None, typer.Option("--data-root", help="Folder with one folder a data set (hyvlm list suites)")
     ] = None,
-    split: Annotated[str | None, typer.Option("--split", help="Split of the data set")] = None,
+    split: Split = None,
     templates: Annotated[
         str | None,
         typer.Option(
@@ -153,15 +162,15 @@ def evaluate(
     extrapolation: Annotated[
         str | None, typer.Option("--extrapolation", help="segmentation: auto, or a factor of the texts' radius")
     ] = None,
-    readout: Annotated[str | None, typer.Option("--readout", help="Rank pairs as trained or as published")] = None,
-    resize: Annotated[str | None, typer.Option("--resize", help="squash to a square, or crop the centre")] = None,
+    readout: Readout = None,
+    resize: Resize = None,
     image_size: Annotated[int | None, typer.Option("--image-size", min=1, help="Side of images in pixels")] = None,
-    part_size: Annotated[int | None, typer.Option("--part-size", min=1, help="Side of part crops in pixels")] = None,
-    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, ...; default: the fastest")] = None,
-    cache: Annotated[Path | None, typer.Option("--cache", help="Folder that keeps embeddings between calls")] = None,
+    part_size: PartSize = None,
+    device: Device = None,
+    cache: Cache = None,
     out: Out = None,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 64,
-    num_workers: Annotated[int, typer.Option("--num-workers", min=0)] = 2,
+    batch_size: BatchSize = 64,
+    num_workers: Workers = 2,
 ) -> int:
     """Evaluate models on a data set (--task, --data), or on all that a suite finds data for (--suite, --data-root)."""
     if suite and (task or data or split):
@@ -208,13 +217,13 @@ def plot(
     ],
     models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="One model, or several side by side")],
     data: Annotated[str, typer.Option("--data", "--dataset", help="NAME or NAME:LOCATION, with captions (or masks)")],
-    split: Annotated[str | None, typer.Option("--split", help="Split of the data set")] = None,
+    split: Split = None,
     sample: Annotated[int, typer.Option("--sample", min=0, help="Place of the image that the picture is about")] = 0,
     captions: Annotated[str, typer.Option("--captions", help="The text of an image: first, last or joined")] = "joined",
     limit: Annotated[int, typer.Option("--limit", min=1, help="Images that take part, at the most")] = 500,
     temperature: Annotated[float, typer.Option("--temperature", help="Of the weights of tokens")] = 0.07,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of perturbations and of the layout")] = 0,
-    resize: Annotated[str | None, typer.Option("--resize", help="squash to a square, or crop the centre")] = None,
+    resize: Resize = None,
     text: Annotated[
         list[str] | None, typer.Option("--text", help="similarity: what to look for; repeatable; default: the caption")
     ] = None,
@@ -225,8 +234,8 @@ def plot(
     extrapolation: Annotated[
         float, typer.Option("--extrapolation", help="Factor of the texts' radius (segmentation, similarity)")
     ] = 1.0,
-    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, ...; default: the fastest")] = None,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 64,
+    device: Device = None,
+    batch_size: BatchSize = 64,
     out: Out = None,
 ) -> None:
     """Draw what models make of a data set: weights of words, a map, ranks, retrieval, or what is where in an image."""
@@ -258,7 +267,7 @@ def plot(
 def diagnose(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, a checkpoint or a saved model")],
     data: Annotated[str, typer.Option("--data", "--dataset", help="NAME or NAME:LOCATION, with captions")],
-    split: Annotated[str | None, typer.Option("--split", help="Split of the data set")] = None,
+    split: Split = None,
     control: Annotated[
         str | None, typer.Option("--control", help="Model to hold it against, such as MODEL's twin")
     ] = None,
@@ -271,18 +280,18 @@ def diagnose(
         list[str] | None,
         typer.Option("--task", help="TASK or TASK=DATA, read with and without the map; repeatable; default: a suite"),
     ] = None,
-    readout: Annotated[str | None, typer.Option("--readout", help="Rank pairs as trained or as published")] = None,
+    readout: Readout = None,
     tolerance: Annotated[float, typer.Option("--tolerance", help="How far from 1 a weak ratio may be")] = 0.05,
     max_change: Annotated[
         float, typer.Option("--max-change", help="Points that a score may move without the map")
     ] = 1.0,
-    resize: Annotated[str | None, typer.Option("--resize", help="squash to a square, or crop the centre")] = None,
-    part_size: Annotated[int | None, typer.Option("--part-size", min=1, help="Side of part crops in pixels")] = None,
-    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, ...; default: the fastest")] = None,
-    cache: Annotated[Path | None, typer.Option("--cache", help="Folder that keeps embeddings between calls")] = None,
+    resize: Resize = None,
+    part_size: PartSize = None,
+    device: Device = None,
+    cache: Cache = None,
     out: Out = None,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 64,
-    num_workers: Annotated[int, typer.Option("--num-workers", min=0)] = 2,
+    batch_size: BatchSize = 64,
+    num_workers: Workers = 2,
 ) -> None:
     """Say how hyperbolic a model is: what its curvature changes in distances, angles and scores. Writes a report."""
     from hyvlm.cli.diagnose import summary, write
@@ -354,75 +363,6 @@ def env() -> None:
     from hyvlm.cli.catalog import environment
 
     print(json.dumps(environment(), indent=2))
-
-
-@data_app.command("stats")
-def stats(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="NAME or NAME:LOCATION of data with parts")],
-    split: Annotated[str | None, typer.Option("--split", help="Split of the data set")] = None,
-    cap: Annotated[int | None, typer.Option("--cap", min=1, help="Cap that the figure marks")] = None,
-    out: Out = None,
-) -> None:
-    """Count the parts of every sample: their distribution, and what a cap on them keeps."""
-    from functools import partial
-
-    from hyvlm.data.stats import scan_parts
-    from hyvlm.evaluation.embed import progress
-    from hyvlm.files import check_folder
-
-    if out:
-        check_folder(out, "the folder for statistics")
-    found = scan_parts(data, split, show=partial(progress, what=f"parts of {data}", unit="sample"))
-    report = json.dumps(found.to_dict(), indent=2)
-    print(report)
-    if out:
-        from hyvlm.plotting.part_counts import part_counts_figure
-        from hyvlm.plotting.pictures import save
-
-        for path in save({"png": part_counts_figure(found, cap=cap), "json": report + "\n"}, out, "part-counts"):
-            print(f"written: {path}", file=sys.stderr)
-
-
-@data_app.command("prepare")
-def prepare(
-    layout: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME",
-            help="cifar10, food101, ...: downloaded to OUT; grit: raw GRIT (shards, or parquet + images); "
-            "cc3m-gligen: CC3M with GLIGEN's boxes (its .tsv files)",
-        ),
-    ],
-    source: Annotated[str, typer.Argument(metavar="[SOURCE]", help="Raw data: shard pattern, parquet or .tsv files")],
-    out: Annotated[Path | None, typer.Argument(metavar="OUT", help="Folder for what is made")] = None,
-    images: Annotated[Path | None, typer.Option("--images", help="grit: folder of a parquet file's images")] = None,
-    size: Annotated[int, typer.Option("--size", min=1, help="Short side of what is written, in pixels")] = 256,
-    square: Annotated[bool, typer.Option("--square", help="Pad to a white square, as the released shards are")] = False,
-    max_parts: Annotated[int | None, typer.Option("--max-parts", min=0, help="Parts of an image at the most")] = None,
-    max_dropped: Annotated[float, typer.Option("--max-dropped", help="Share of dropped rows that is an error")] = 0.5,
-) -> None:
-    """Download a data set, or turn raw grounded data into processed shards. Rerun after an interruption."""
-    from hyvlm.data.download import SOURCES, download
-    from hyvlm.data.prepare import PREPARERS
-    from hyvlm.files import check_folder
-    from hyvlm.registry import unknown
-
-    if layout not in PREPARERS and layout not in SOURCES:
-        raise ValueError(unknown("data set or layout of raw data", layout, [*SOURCES, *PREPARERS]))
-    if (out is None) != (layout in SOURCES):
-        wanted = "OUT" if layout in SOURCES else "SOURCE OUT"
-        raise ValueError(f"wrong number of arguments; right would be: hyvlm data prepare {layout} {wanted}")
-    if out is None:
-        print(download(layout, source))
-        return
-    if images is not None and layout == "cc3m-gligen":
-        raise ValueError("prepare cc3m-gligen: the images are in the .tsv files; leave --images out")
-    check_folder(out, "the folder for shards", ["report.json"])
-    folder = {} if images is None else {"images": images}
-    report = PREPARERS[layout](
-        source, out, size=size, square=square, max_parts=max_parts, max_dropped=max_dropped, **folder
-    )
-    print(json.dumps(report, indent=2))
 
 
 def main(arguments: list[str] | None = None) -> int:
