@@ -2,9 +2,10 @@
 
 Two data sets with a real hierarchy in 2, 4, 8 and 16 dimensions: nouns of WordNet (a table of vectors, MERU's
 objective) and the built-in scenes (projections of frozen features, HyCoCLIP's). In every regime a Lorentz manifold
-meets its flat twin with the same starting vectors, batches and steps, five seeds. Before, on a seed of its own, each
-side gets its learning rate, and the flat one the better of two radii of the ball where cones are undefined:
-``2K/sqrt(c)`` at its twin's last curvature (as in *How Hyperbolic Are Hyperbolic VLMs?*) or at ``c = 0.1``.
+meets its flat twin with the same starting vectors, batches, steps and learning rate, five seeds. The rate of a regime
+is chosen before, on a seed of its own, by what both sides reach together; with it the flat side gets the better of two
+radii of the ball where cones are undefined: ``2K/sqrt(c)`` at its twin's last curvature (as in *How Hyperbolic Are
+Hyperbolic VLMs?*) or at ``c = 0.1``.
 
 TREE is a file of ``child parent`` lines with one root, such as the hypernyms of the ImageNet-1k classes and all their
 ancestors; ``nltk.corpus.wordnet`` gives them as ``synset.hypernyms()``, and WordNet 3.0 as the "@" pointers of
@@ -18,7 +19,6 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -108,28 +108,30 @@ class Experiment:
         self.results[trial] = json.loads(file.read_text(encoding="utf-8"))
         return self.results[trial]
 
-    def best(self, trials: Iterable[Trial]) -> Trial:
-        """The trial of the highest mean average precision, by score and by cone together."""
-        return max(trials, key=lambda trial: sum(self.run(trial)[f"map_{by}"] for by in ("score", "cone")))
+    def tune(self, data: str, regime: str) -> tuple[float, float | None]:
+        """The rate that both sides share and the flat side's radius, None for that of the twin at its last curvature.
 
-    def tune(self, data: str, regime: str) -> tuple[Trial, Trial]:
-        """The best Lorentz and the best flat trial; the flat side may choose among twice as many."""
+        They are those of the highest mean average precision, by score and by cone, of both sides together.
+        """
         common: dict[str, Any] = {"data": data, "dim": TUNING_DIMENSION, "seed": TUNING_SEED}
-        lorentz = self.best([Trial(**common, regime=regime, lr=lr) for lr in RATES[data]])
-        radii = sorted({twin_radius(self.run(lorentz)), twin_radius({"c": FLOOR})})
-        flat = [Trial(**common, regime=flat_regime(regime), lr=lr, radius=r) for r in radii for lr in RATES[data]]
-        return lorentz, self.best(flat)
+        floor = twin_radius({"c": FLOOR})
+        found = {}
+        for lr in RATES[data]:
+            lorentz = self.run(Trial(**common, regime=regime, lr=lr))
+            for radius in dict.fromkeys((floor, twin_radius(lorentz))):
+                flat = self.run(Trial(**common, regime=flat_regime(regime), lr=lr, radius=radius))
+                precision = sum(side[f"map_{by}"] for side in (lorentz, flat) for by in ("score", "cone"))
+                found[lr, floor if radius == floor else None] = precision
+        return max(found, key=found.__getitem__)
 
     def pairs(self, data: str, regime: str, dim: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """Results of both sides, seed by seed."""
-        lorentz, flat = self.tune(data, regime)
-        as_twin = flat.radius == twin_radius(self.run(lorentz))
+        lr, fixed = self.tune(data, regime)
         pairs = []
         for seed in SEEDS:
-            common: dict[str, Any] = {"data": data, "dim": dim, "seed": seed}
-            one = self.run(Trial(**common, regime=regime, lr=lorentz.lr))
-            radius = twin_radius(one) if as_twin else flat.radius
-            pairs.append((one, self.run(Trial(**common, regime=flat_regime(regime), lr=flat.lr, radius=radius))))
+            common: dict[str, Any] = {"data": data, "dim": dim, "seed": seed, "lr": lr}
+            one = self.run(Trial(**common, regime=regime))
+            pairs.append((one, self.run(Trial(**common, regime=flat_regime(regime), radius=fixed or twin_radius(one)))))
         return pairs
 
 
