@@ -41,7 +41,7 @@ class OpenImages(ObjectImages):
         self.finish(folder, fingerprint, drops)
 
     def _whole(self, index: int) -> Sample:
-        raise NotImplementedError("open-images offers crops alone")
+        raise ValueError("open-images offers crops of boxes alone")
 
     def _crop(self, index: int, number: int) -> Sample:
         key, objects = self.images[index]

@@ -88,12 +88,10 @@ def diagnose(
     settings = {"captions": captions, "resize": resize, "part_size": part_size}
     asked = SUITE if tasks is None else [tasks] if isinstance(tasks, str) else tasks
     specs = [_spec(task, data, split, settings) if isinstance(task, str) else task for task in asked]
-    memory = EmbeddingCache(cache)
-    subject, other = (
-        None if path is None else _embedder(path, readout, device, memory, batch_size, workers)
-        for path in (model, control)
+    load = partial(
+        _embedder, readout=readout, device=device, cache=EmbeddingCache(cache), batch_size=batch_size, workers=workers
     )
-    assert subject is not None
+    subject, other = load(model), load(control) if control is not None else None
     plan = plan_readout(specs, subject.model, limit=limit, must_run=tasks is not None)
     names = _names(model, control)
     look = partial(
