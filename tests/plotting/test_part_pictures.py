@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -123,7 +122,7 @@ def test_distances_are_drawn_at_their_steps_and_densities_of_four() -> None:
 
 
 def test_cosines_are_written_into_their_fields() -> None:
-    found = GradientCosines(["contrast", "entail"], [[1.0, -0.25], [-0.25, math.nan]], [1.0, 0.0], 8, 1, ())
+    found = GradientCosines(["contrast", "entail"], [[1.0, -0.25], [-0.25, None]], [1.0, 0.0], 8, 1, ())
     ax = cosine_figure({"ours": found}).axes[0]
     assert [text.get_text() for text in ax.texts] == ["+1.00", "-0.25", "-0.25", "none"]
     assert Crop(Image.new("RGB", (2, 2)), 0.1, 1.0).norm == 1

@@ -210,3 +210,10 @@ def test_models_are_called_by_the_last_part_of_their_path_if_that_tells_them_apa
 
 def test_a_reading_without_the_map_is_a_row_of_its_own() -> None:
     assert Reading("a") != Reading("a", with_map=False)
+
+
+def test_released_names_are_models_too():
+    names = ["hycoclip-vit-b-16", "uncha-vit-s-16"]
+    assert model_names(names) == names
+    with pytest.raises(ValueError, match="give each model once"):
+        model_names(["hycoclip-vit-b-16", "hycoclip-vit-b-16"])

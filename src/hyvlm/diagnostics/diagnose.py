@@ -16,7 +16,12 @@ from hyvlm.config import load_config
 from hyvlm.data.catalog import SampleSet, open_data
 from hyvlm.diagnostics.diagnosis import Diagnosis, ModelDiagnosis
 from hyvlm.diagnostics.distortion import Quantity, aperture_curve, relation_ratios, surface
-from hyvlm.diagnostics.gradients import CurvatureGradients, curvature_gradients
+from hyvlm.diagnostics.gradients import (
+    CurvatureGradients,
+    GradientCosines,
+    curvature_gradients,
+    term_gradient_cosines,
+)
 from hyvlm.diagnostics.operating_point import operating_points
 from hyvlm.diagnostics.radii import radial_distributions
 from hyvlm.diagnostics.readout import has_map, plan_readout, readout_ablation
@@ -203,6 +208,7 @@ def _with_distortion(
         surfaces=surfaces,
         apertures=[aperture_curve(manifold, views.points[view], view) for view in opening],
         gradients=_gradients(known, manifold, views, batch_size or GRADIENT_BATCH),
+        gradient_cosines=_cosines(known, manifold, views, batch_size or GRADIENT_BATCH),
         notes=[*diagnosis.notes, *relations.left_out],
     )
 
@@ -210,6 +216,14 @@ def _with_distortion(
 def _gradients(known: KnownObjective, manifold: Manifold, views: Views, batch_size: int) -> CurvatureGradients:
     batches = max(1, GRADIENT_SAMPLES // batch_size)
     return curvature_gradients(known.objective, manifold, views, batch_size=max(2, batch_size), max_batches=batches)
+
+
+def _cosines(known: KnownObjective, manifold: Manifold, views: Views, batch_size: int) -> GradientCosines | None:
+    batches, size = max(1, GRADIENT_SAMPLES // batch_size), max(2, batch_size)
+    try:
+        return term_gradient_cosines(known.objective, manifold, views, batch_size=size, max_batches=batches)
+    except ValueError:  # no term can be computed: the gradients of the curvature say so, with the reason
+        return None
 
 
 def _trajectories(run: Path | None, notes: list[str]) -> Trajectories | None:

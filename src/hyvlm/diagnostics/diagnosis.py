@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hyvlm.diagnostics.distortion import ApertureCurve, RelationRatios, Surface
-from hyvlm.diagnostics.gradients import CurvatureGradients
+from hyvlm.diagnostics.gradients import CurvatureGradients, GradientCosines
 from hyvlm.diagnostics.operating_point import OperatingPoint
 from hyvlm.diagnostics.radii import RadialDistribution
 from hyvlm.diagnostics.readout import ReadoutAblation
@@ -39,6 +39,7 @@ class ModelDiagnosis:
         radii: Distribution of the radii, one a view (Figs. 2, 8).
         operating_points: ``sqrt(c) |x_space|``, saturation and effective rank, one a view.
         gradients: Share of every loss term in the gradient of the curvature; None where there is no curvature.
+        gradient_cosines: Whether the kinds of loss terms pull at the points alike (UNCHA, Fig. S.8a); None as above.
         trajectories: Course of training (Figs. 1, 5, 9); None unless the model belongs to a run folder.
         notes: What could not be measured, and why.
     """
@@ -57,6 +58,7 @@ class ModelDiagnosis:
     radii: list[RadialDistribution] = field(default_factory=list)
     operating_points: list[OperatingPoint] = field(default_factory=list)
     gradients: CurvatureGradients | None = None
+    gradient_cosines: GradientCosines | None = None
     trajectories: Trajectories | None = None
     notes: list[str] = field(default_factory=list)
 

@@ -121,7 +121,7 @@ class GradientCosines:
 
     Attributes:
         names: Of the k parts: the single terms, or the kinds of :func:`kind_of`.
-        cosines: k rows of k; NaN with a part that has no gradient.
+        cosines: k rows of k; None with a part that has no gradient.
         norms: Of each part's gradient, weight included.
         batch_size: Samples a batch.
         batches: How many batches the gradients are joined over.
@@ -129,7 +129,7 @@ class GradientCosines:
     """
 
     names: list[str]
-    cosines: list[list[float]]
+    cosines: list[list[float | None]]
     norms: list[float]
     batch_size: int
     batches: int
@@ -191,9 +191,10 @@ def term_gradient_cosines(
             rows[names.index(kind_of(term) if by_kind else term.name)] += pull.cpu()
         gram += rows @ rows.T
     norms = gram.diagonal().sqrt()
+    cosines = gram / torch.outer(norms, norms)
     return GradientCosines(
         names=names,
-        cosines=(gram / torch.outer(norms, norms)).clamp(-1, 1).tolist(),
+        cosines=[[None if math.isnan(v) else v for v in row] for row in cosines.clamp(-1, 1).tolist()],
         norms=norms.tolist(),
         batch_size=len(batches[0].points["image"]),
         batches=len(batches),

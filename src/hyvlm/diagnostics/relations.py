@@ -15,9 +15,7 @@ from hyvlm.config import build, load_config
 from hyvlm.geometry import Lorentz
 from hyvlm.methods import OBJECTIVES, Calibration, Contrast, Entailment, Objective, Term
 from hyvlm.methods.aligned import finer_group
-from hyvlm.models.hub import on_hub
-from hyvlm.models.openclip import OPEN_CLIP
-from hyvlm.models.pretrained import find_model, foreign_file
+from hyvlm.models.pretrained import find_model, own_folder
 from hyvlm.types import GROUP_OF_VIEW, Views
 
 QUANTITIES = ("distance", "exterior_angle", "aperture")
@@ -155,9 +153,9 @@ def run_of(model: str | Path) -> Path | None:
     Raises:
         FileNotFoundError: If it leads to no model.
     """
-    if str(model).startswith(OPEN_CLIP) or foreign_file(model) or (not Path(model).exists() and on_hub(str(model))):
+    folder = own_folder(model)
+    if folder is None:
         return None
-    folder = find_model(model).resolve()
     run = folder.parent.parent
     return run if folder.parent.name == "checkpoints" and (run / "config.yaml").is_file() else None
 

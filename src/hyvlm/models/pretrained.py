@@ -196,6 +196,17 @@ def _saved_fingerprint(folder: Path) -> str | None:
     return fingerprint(model)
 
 
+def own_folder(path: str | Path) -> Path | None:
+    """The folder of a model of ours that ``path`` leads to (:func:`find_model`); None for released weights, the name of
+    a model on the hub or one of open_clip.
+
+    Raises:
+        FileNotFoundError: If it leads to no model.
+    """
+    named = str(path).startswith(OPEN_CLIP) or (not Path(path).exists() and on_hub(str(path)))
+    return None if named or foreign_file(path) else find_model(path).resolve()
+
+
 def find_model(path: str | Path) -> Path:
     """The folder with ``model.safetensors`` and ``config.json`` that ``path`` leads to.
 

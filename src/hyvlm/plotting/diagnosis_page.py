@@ -23,6 +23,7 @@ from hyvlm.plotting.distortion_figures import (
 )
 from hyvlm.plotting.figures import missing_letters
 from hyvlm.plotting.page import bullets, number, page, png_url, table
+from hyvlm.plotting.part_figures import cosine_figure
 from hyvlm.plotting.pictures import save
 from hyvlm.plotting.training_figures import (
     VIEW_NAMES,
@@ -73,6 +74,11 @@ FIGURES = {
         "What pulls at the curvature",
         "Share of each term of the objective in the gradient of log c, with the tangent vectors held fixed.",
     ),
+    "gradient-cosines": (
+        "Which terms pull alike",
+        "Cosines between the gradients of the objective's kinds of terms with respect to the tangent vectors of all "
+        "points: near 1 they pull in one direction, below 0 against each other.",
+    ),
     "trajectories": (
         "Course of training",
         "As logged; losses are means over the terms of a kind. Iterations are logarithmic.",
@@ -119,6 +125,8 @@ def figures(diagnosis: Diagnosis) -> dict[str, Figure]:
         drawn["radii"] = radial_figure({model.name: model.radii}, {name: m.radii for name, m in controls.items()})
     if model.gradients and any(term.share is not None for term in model.gradients.terms):
         drawn["gradients"] = gradient_figure(model.gradients.terms, signed=len(model.curvature) == 1)
+    if model.gradient_cosines:
+        drawn["gradient-cosines"] = cosine_figure({model.name: model.gradient_cosines})
     if logged_rows([_course(m) for m in models]):
         courses = {name: _course(m) for name, m in controls.items()}
         floors = {} if model.curvature_floor is None else {model.name: model.curvature_floor}

@@ -205,7 +205,7 @@ def cosine_figure(models: Mapping[str, GradientCosines]) -> Figure:
         figure = Figure(figsize=((side + 0.9) * len(models) + 0.4, side), layout="constrained")
         axes = figure.subplots(1, len(models), squeeze=False)[0]
         for ax, (name, found) in zip(axes, models.items(), strict=True):
-            values = np.array(found.cosines)
+            values = np.array(found.cosines, dtype=float)  # None becomes NaN
             drawn = ax.imshow(values, cmap="RdBu_r", vmin=-1, vmax=1)
             labels = [term.replace("_", " ").replace("->", "→") for term in found.names]
             ax.set_xticks(range(len(labels)), labels, rotation=40, ha="right", parse_math=False)

@@ -17,8 +17,7 @@ from hyvlm.evaluation.report import evaluation_key, read_results, settings_hash,
 from hyvlm.evaluation.runner import EvalSpec, choose_device, open_once, run_task, setting_names, settings_of
 from hyvlm.evaluation.task import TASKS, Task
 from hyvlm.files import check_folder
-from hyvlm.models.openclip import OPEN_CLIP
-from hyvlm.models.pretrained import find_model
+from hyvlm.models.pretrained import own_folder
 from hyvlm.suites.catalog import Evaluation, Suite
 
 #: Folders of a data root with files DATASET.txt for a setting, and the table's value whose place such a file takes:
@@ -143,7 +142,7 @@ def model_names(models: Sequence[str | Path]) -> list[str]:
         raise ValueError("no model to evaluate")
     places: dict[str, str] = {}
     for path in map(str, models):
-        place = path if path.startswith(OPEN_CLIP) else str(find_model(path).resolve())
+        place = str(own_folder(path) or path)
         if place in places:
             raise ValueError(f"{path} and {places[place]} are the same model: give each model once")
         places[place] = path
