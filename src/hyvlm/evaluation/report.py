@@ -144,7 +144,8 @@ def write_results(results: Sequence[Result], out: str | Path) -> Path:
     path = out / "results.json"
     entries = {_identity(entry): entry for entry in [*read_results(out), *(result.to_dict() for result in results)]}
     rows = list(entries.values())
-    write_text(path, json.dumps({"format": FORMAT, "results": rows}, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+    content = {"format": FORMAT, "results": rows}
+    write_text(path, json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
     table = io.StringIO()
     writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
     writer.writeheader()
