@@ -11,7 +11,7 @@ import pytest
 
 from hyvlm.diagnostics.diagnosis import Diagnosis, ModelDiagnosis
 from hyvlm.diagnostics.distortion import ApertureCurve, Box, RelationRatios, Surface
-from hyvlm.diagnostics.gradients import CurvatureGradients, TermGradient
+from hyvlm.diagnostics.gradients import CurvatureGradients, GradientCosines, TermGradient
 from hyvlm.diagnostics.operating_point import OperatingPoint
 from hyvlm.diagnostics.radii import radial_distribution
 from hyvlm.diagnostics.readout import ReadoutAblation, ReadoutRow
@@ -56,6 +56,7 @@ def model(name: str, **changed: object) -> ModelDiagnosis:
         gradients=CurvatureGradients(
             [TermGradient("text ⊒ image", 0.2, 1.5, 0.5, 1.0)], False, 256, 4, ("norm: needs more",), None
         ),
+        gradient_cosines=GradientCosines(["contrast", "entailment"], [[1, -0.5], [-0.5, 1]], [2.0, 1.0], 256, 4, ()),
         trajectories=Trajectories({k: Trajectory(k, [1, 10], v) for k, v in course.items()}, damaged=3),
         notes=["texts were <cut>"],
     )
@@ -74,6 +75,7 @@ def flat(name: str) -> ModelDiagnosis:
     """A control, which has no curvature."""
     points = [OperatingPoint("text", 1199, None, 0.25, 6.5)]
     empty = {"ratios": [], "surfaces": [], "apertures": [], "gradients": None, "notes": [], "not_finite": {}}
+    empty["gradient_cosines"] = None
     return model(name, manifold="euclidean", curvature=[], curvature_floor=None, operating_points=points, **empty)
 
 

@@ -213,7 +213,11 @@ def convert_model(
 @app.command()
 def plot(
     kind: Annotated[
-        str, typer.Argument(metavar="KIND", help="tokens, map, ranks, retrieval, segmentation or similarity")
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="tokens, map, ranks, retrieval, segmentation, similarity, crops, uncertainty, radii, distances, parts",
+        ),
     ],
     models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="One model, or several side by side")],
     data: Annotated[str, typer.Option("--data", "--dataset", help="NAME or NAME:LOCATION, with captions (or masks)")],
