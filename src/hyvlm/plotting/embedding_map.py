@@ -104,20 +104,19 @@ def embedding_map(layouts: Mapping[str, Layout]) -> Figure:
     if not layouts:
         raise ValueError("there is no model to draw a map of")
     with style():
-        lines = 1 + max(layout.note.count("\n") for layout in layouts.values())
-        height = (5.3 if len(layouts) > 1 else 5.7) + 0.35 * (lines - 1)
-        figure = Figure(figsize=(4.3 * len(layouts), height), layout="constrained")
+        figure = Figure(figsize=(4.3 * len(layouts), 5.3 if len(layouts) > 1 else 5.7), layout="constrained")
         shown: dict[str, Artist] = {}
         for ax, (name, layout) in zip(figure.subplots(1, len(layouts), squeeze=False)[0], layouts.items(), strict=True):
             _frame(ax, layout)
-            ax.set_title(name, weight="bold", parse_math=False, pad=18 + 10 * layout.note.count("\n"))
+            ax.set_title(f"{name}\n", weight="bold", parse_math=False)
             ax.text(0, 1.015, layout.note, transform=ax.transAxes, fontsize=7.5, color=INK)
             _dots(ax, layout)
             handles, labels = ax.get_legend_handles_labels()
             shown |= dict(zip(labels, handles, strict=True))
-        figure.legend(
-            shown.values(), shown.keys(), loc="outside lower center", ncols=min(4, 2 * len(layouts)), handletextpad=0.3
-        )
+        columns = min(4, 2 * len(layouts))
+        figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=columns, handletextpad=0.3)
+        further = max(0, -(-len(shown) // columns) - 4) + any(layout.reach < 1 for layout in layouts.values())
+        figure.set_figheight(figure.get_figheight() + 0.22 * further)  # lines of text below the maps
     return figure
 
 
@@ -128,6 +127,8 @@ def _frame(ax: Axes, layout: Layout) -> None:
         ax.add_patch(Circle((0, 0), 1, facecolor="#FAFAFA", edgecolor=PALE, linewidth=0.8, zorder=0))
         ax.set(xlim=(-1.02 * layout.reach, 1.02 * layout.reach), ylim=(-1.02 * layout.reach, 1.02 * layout.reach))
         ax.spines[:].set_visible(False)
+        if layout.reach < 1:
+            ax.set_xlabel(f"shown is the disk up to radius {layout.reach:.2f}", fontsize=7.5)
     else:
         ax.set_box_aspect(1)
         ax.spines[:].set_visible(True)

@@ -98,7 +98,7 @@ def crop_sheet(whole: Image.Image, models: Mapping[str, Sequence[Crop]]) -> Figu
     with style():
         figure = Figure(figsize=(2.1 + (block + 0.25) * len(models), 0.98 * lines + 0.5), layout="constrained")
         first, *blocks = figure.subfigures(
-            1, 1 + len(models), squeeze=False, width_ratios=[2.1, *[block] * len(models)]
+            1, 1 + len(models), squeeze=False, wspace=0.05, width_ratios=[2.1, *[block] * len(models)]
         )[0]
         ax = first.subplots()
         _bare(ax, whole)

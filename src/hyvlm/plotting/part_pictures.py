@@ -150,8 +150,7 @@ def parts(request: Request) -> Files:
         layout = place(embedder.model.manifold, groups | own, seed=request.seed)
         reach = max(float(np.linalg.norm(rows, axis=1).max()) for rows in layout.places.values()) if layout.disk else 1
         reach = 0.05 * math.ceil(min(1.15 * reach, 1) / 0.05)
-        note = f"{layout.note}\nshown is the disk up to radius {reach:.2f}" if reach < 1 else layout.note
-        layouts[name] = replace(layout, labels=labels, reach=reach, note=note)
+        layouts[name] = replace(layout, labels=labels, reach=reach)
     return {"png": embedding_map(layouts)}
 
 
