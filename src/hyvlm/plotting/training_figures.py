@@ -254,7 +254,7 @@ def _scales(ax: Axes, row: str, floor: float | None) -> None:
         ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         ax.yaxis.set_minor_formatter(NullFormatter())
     else:
-        ax.set_ylim(bottom=0)
+        ax.set_ylim(0, 1.05 * np.nanmax(drawn, initial=0.0) or 1)  # room for a line at the top
         ax.yaxis.set_major_locator(MaxNLocator(4, steps=STEPS))
     if row == "curvature" and floor is not None:
         ax.axhline(floor, color=FLOOR, linewidth=1, linestyle=(0, (1, 1.5)))
