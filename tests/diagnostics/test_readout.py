@@ -122,14 +122,15 @@ def specs_of(tasks: Sequence[str]) -> list[EvalSpec]:
         "perturbed-retrieval": {"seeds": 1},
         "perturbed-ranks": {"seeds": 1},
     }
-    return [EvalSpec(task, "scenes:5", split="train", **own.get(task, {})) for task in tasks]
+    data = {"part-matching": ("scenes-parts", None), "multi-object": ("scenes-objects:40", None)}
+    return [EvalSpec(task, *data.get(task, ("scenes:5", "train")), **own.get(task, {})) for task in tasks]
 
 
 @pytest.mark.parametrize("manifold", ["lorentz", "product"])
 def test_every_task_can_be_read_both_ways(manifold: str) -> None:
     model = tiny(manifold, **({"factors": 4} if manifold == "product" else {}))
     tasks = [task for task in TASKS if task != "blip-vqa"]  # which needs a model that is not here
-    found = readout_ablation(embedder(model), plan_readout(specs_of(tasks), model))
+    found = readout_ablation(embedder(model), plan_readout(specs_of(tasks), model, limit=40))
     assert found.not_run == {}
     assert list(dict.fromkeys(r.task for r in found.rows)) == tasks
     both = [r for r in found.rows if r.with_map is not None and r.without_map is not None]

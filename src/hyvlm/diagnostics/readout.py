@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hyvlm.data.catalog import SampleSet
@@ -107,6 +108,7 @@ class WithoutMap(Embedder):
     def class_points(self, classes: Sequence[str], templates: Sequence[str]) -> Tensor:
         return self._unmapped(self.source.class_points(classes, templates))
 
+    @torch.no_grad()
     def _unmapped(self, points: Tensor) -> Tensor:
         assert isinstance(self.curved, Product | Lorentz | Euclidean)  # others have no flat()
         return self.curved.logmap0(points)
