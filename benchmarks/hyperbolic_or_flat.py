@@ -3,7 +3,7 @@
 MERU, HyCoCLIP, ARGENT and PHyCLIP, each from its published curvature, from the floor of the curvature where the paper's
 runs settle (600 steps are too few to get there), and as its Euclidean control; one run each, as in the paper. Every
 hyperbolic run is diagnosed against its control. Run it again to resume; ``OUT/hyperbolic_or_flat.json`` holds the
-numbers, ``OUT/METHOD/ARM/`` the runs and reports. Set ``GOMP_SPINCOUNT=1000``.
+numbers, ``OUT/*.png`` two figures, ``OUT/METHOD/ARM/`` the runs and reports. Set ``GOMP_SPINCOUNT=1000``.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from rich.table import Table
 
 from hyvlm.config import load_config
 from hyvlm.diagnostics.diagnose import diagnose
+from hyvlm.diagnostics.distortion import Box, Surface
 from hyvlm.diagnostics.trajectories import read_trajectories
 from hyvlm.evaluation.report import read_results
 from hyvlm.evaluation.runner import EvalSpec
 from hyvlm.files import write_text
 from hyvlm.plotting.diagnosis_page import write_report
+from hyvlm.plotting.distortion_figures import heat_maps
+from hyvlm.plotting.training_figures import trajectory_figure
 from hyvlm.training.checkpoint import checkpoint_folders
 from hyvlm.training.trainer import train
 
@@ -102,6 +105,22 @@ def diagnosed(folder: Path, control: Path, cache: Path) -> dict[str, Any]:
     }
 
 
+def draw(out: Path) -> None:
+    """Course of training of every method against its control (Figs. 1, 5, 9), and the distortion of distances and
+    angles between text and image from the floor of the curvature (Fig. 3)."""
+    course = {arm: {m: read_trajectories(out / m / arm).by_name for m in METHODS} for arm in ARMS}
+    floors = dict.fromkeys(METHODS, 0.1)
+    trajectory_figure(course["published"], course["control"], floors=floors).savefig(out / "trajectories.png", dpi=110)
+    surfaces = {m: text_image(out / m / "floor" / "diagnosis" / "diagnosis.json") for m in METHODS}
+    heat_maps(surfaces).savefig(out / "distortion.png", dpi=110)
+
+
+def text_image(diagnosis: Path) -> list[Surface]:
+    """The surfaces of the pair that all methods have."""
+    saved = json.loads(diagnosis.read_text(encoding="utf-8"))["model"]["surfaces"]
+    return [Surface(**{**s, "box": Box(**s["box"])}) for s in saved if s["relation"] == "text ⊒ image"]
+
+
 def table_2(results: dict[str, dict[str, Any]]) -> Table:
     """Scores of every geometry, the best of each method in bold."""
     table = Table("method", "geometry", *COLUMNS, title="Table 2: hyperbolic or flat")
@@ -157,6 +176,7 @@ def main(out: Path) -> None:
         "results": results,
     }
     write_text(out / "hyperbolic_or_flat.json", json.dumps(report, indent=1) + "\n")
+    draw(out)
     console = Console(width=160)
     console.print(table_2(results))
     console.print(table_1(results))
