@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -195,12 +195,16 @@ class CocoFiles:
     def _add_images(
         self, document: dict[str, Any], split: str, images: dict[int | str, CocoImage], drops: Drops, path: Path
     ) -> None:
+        listed: set[int | str] = set()
         for number, entry in enumerate(document["images"]):
             entry = entry if isinstance(entry, dict) else {}
             key, name = _scalar(entry.get("id")), self.image_name(entry)
             if key is None or not isinstance(name, str):
                 drops.add("image entry cannot be read", f"image {number} (id {entry.get('id')!r}) of {path}")
+            elif key in listed:  # annotations name the id alone
+                drops.add("image id is taken by an earlier image", f"image {number} (id {key!r}) of {path}")
             elif not self.flat or split in ("all", entry.get("split")):
+                listed.add(key)
                 images.setdefault(key, CocoImage(name))
 
     def _document(self, path: Path) -> dict[str, Any]:
@@ -218,11 +222,21 @@ def _categories(document: dict[str, Any], path: Path) -> list[dict[str, Any]]:
     """Categories in the order of their ids."""
     try:
         categories = sorted(document["categories"], key=lambda c: c["id"])
-        if all(isinstance(c["name"], str) and _scalar(c["id"]) is not None for c in categories):
-            return categories
+        sound = all(isinstance(c["name"], str) and _scalar(c["id"]) is not None for c in categories)
     except (KeyError, TypeError):
-        pass  # said below
-    raise ValueError(f"{path} is not in COCO format: its categories are not a list of entries with id and name")
+        sound = False
+    if not sound:
+        raise ValueError(f"{path} is not in COCO format: its categories are not a list of entries with id and name")
+    refuse_twins(categories, path)
+    return categories
+
+
+def refuse_twins(categories: Collection[Mapping[str, Any]], path: Path) -> None:
+    """Raise ValueError if two categories share an id or a name: what is labelled as one would count as the other."""
+    for key in ("id", "name"):
+        twice = [value for value, times in Counter(c[key] for c in categories).items() if times > 1]
+        if twice:
+            raise ValueError(f"{path} has two categories with the {key} {twice[0]!r}: each must have its own")
 
 
 def _annotations(

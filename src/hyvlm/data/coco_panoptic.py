@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyvlm.data.catalog import DATASETS, SampleSet
+from hyvlm.data.coco import refuse_twins
 from hyvlm.data.files import Fingerprint, check_offer, need_folder, read_json
 from hyvlm.data.masks import BACKGROUND, IGNORED, MaskImages, read_png
 from hyvlm.types import BadSample
@@ -54,7 +55,9 @@ def open_coco_panoptic(location: str, *, split: str | None = None, content: str 
     images = ["images"] if flat else [split, f"images/{split}", "images"]
     folders = _first_folder(root, images), _first_folder(root, masks)
     try:
-        classes, files, segments = _read(read_json(file))
+        document = read_json(file)
+        refuse_twins(document["categories"], file)
+        classes, files, segments = _read(document)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} is not in COCO's panoptic format: {type(error).__name__} {error}") from error
     fingerprint = Fingerprint("coco-panoptic", split)

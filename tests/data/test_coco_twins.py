@@ -1,0 +1,53 @@
+"""COCO's files name images and categories by id: ids and names that come twice are said, not mixed up."""
+
+import json
+
+import pytest
+from PIL import Image
+
+from hyvlm.data import open_data
+
+CATEGORIES = [{"id": 1, "name": "dog", "isthing": 1}, {"id": 2, "name": "cat", "isthing": 1}]
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a flat COCO folder of two images with a box each."""
+    for folder in ("images", "panoptic"):
+        (tmp_path / folder).mkdir()
+    for name in ("a.jpg", "b.jpg"):
+        Image.new("RGB", (20, 20)).save(tmp_path / "images" / name)
+
+    def _write(file="instances.json", **changes):
+        images = [{"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "b.jpg"}]
+        boxes = [{"id": i, "image_id": i, "category_id": i, "bbox": [1, 1, 9, 9]} for i in (1, 2)]
+        document = {"images": images, "annotations": boxes, "categories": CATEGORIES, **changes}
+        (tmp_path / file).write_text(json.dumps(document))
+        return tmp_path
+
+    return _write
+
+
+@pytest.mark.parametrize(
+    ("twin", "message"),
+    [({"id": 1, "name": "cow"}, "with the id 1:"), ({"id": 3, "name": "dog"}, "with the name 'dog'")],
+)
+@pytest.mark.parametrize(
+    ("opened", "content", "file"),
+    [
+        ("coco", "classes", "instances.json"),
+        ("coco", "labels", "instances.json"),
+        ("coco-panoptic", "masks", "panoptic.json"),
+    ],
+)
+def test_two_categories_with_one_id_or_name_are_refused(opened, content, file, twin, message, write):
+    root = write(file, categories=[*CATEGORIES, {"isthing": 1, **twin}])
+    with pytest.raises(ValueError, match=f"{file} has two categories {message}"):
+        open_data(f"{opened}:{root}", content=content)
+
+
+def test_a_second_image_of_one_id_is_counted(write):
+    root = write(images=[{"id": i, "file_name": name} for i, name in ((1, "a.jpg"), (1, "b.jpg"), (2, "b.jpg"))])
+    samples = open_data(f"coco:{root}", content="classes")
+    assert len(samples) == 2
+    assert samples.dropped == {"image id is taken by an earlier image": 1}
