@@ -1,4 +1,4 @@
-"""COCO's files name images and categories by id: ids and names that come twice are said, not mixed up."""
+"""COCO's files name images and categories by id: ids and names that come twice, or are no text, are said."""
 
 import json
 
@@ -51,3 +51,18 @@ def test_a_second_image_of_one_id_is_counted(write):
     samples = open_data(f"coco:{root}", content="classes")
     assert len(samples) == 2
     assert samples.dropped == {"image id is taken by an earlier image": 1}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"categories": [{"id": 1, "name": 3, "isthing": 1}]},
+        {"images": [{"id": 1, "file_name": 3}]},
+        {"annotations": [{"image_id": 1, "file_name": None, "segments_info": []}]},
+    ],
+)
+def test_names_in_a_panoptic_file_are_text(change, write):
+    annotations = [{"image_id": 1, "file_name": "a.png", "segments_info": []}]
+    root = write("panoptic.json", **{"annotations": annotations, **change})
+    with pytest.raises(ValueError, match=r"panoptic.json is not in COCO's panoptic format: .* where a name should be"):
+        open_data(f"coco-panoptic:{root}", content="masks")

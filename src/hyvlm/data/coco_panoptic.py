@@ -84,4 +84,7 @@ def _read(document: Any) -> tuple[list[str], dict[str, str], dict[str, dict[int,
     for entry in sorted(document["annotations"], key=lambda entry: entry["image_id"]):
         files[image_file[entry["image_id"]]] = entry["file_name"]
         segments[entry["file_name"]] = {s["id"]: label[s["category_id"]] for s in entry["segments_info"]}
+    for text in (*(name for _, name in things), *files, *files.values()):
+        if not isinstance(text, str):
+            raise TypeError(f"{text!r} stands where a name should be")
     return [BACKGROUND, *(name for _, name in things)], files, segments
