@@ -26,7 +26,7 @@ from hyvlm.evaluation.prompts import hash_lines
 from hyvlm.evaluation.retrieval import captioned_images
 from hyvlm.evaluation.task import TASKS, Outcome, Task, size_notes
 from hyvlm.geometry import Manifold, Product
-from hyvlm.losses.entailment import HasCones
+from hyvlm.losses.entailment import HasCones, mean_over_factors
 from hyvlm.registry import unknown
 
 #: Where the negatives come from, and what a sample set must hold for it.
@@ -50,7 +50,7 @@ def cone_angle(manifold: HasCones, image: Tensor, caption: Tensor) -> Tensor:
 
     1 on the axis of the caption's cone, and 0 from a right angle on. In a product, the mean over the factors.
     """
-    return _over_factors((1 - manifold.exterior_angle(caption, image) * (2 / math.pi)).clamp(min=0))
+    return mean_over_factors((1 - manifold.exterior_angle(caption, image) * (2 / math.pi)).clamp(min=0))
 
 
 def cone_margin(manifold: HasCones, image: Tensor, caption: Tensor) -> Tensor:
@@ -58,11 +58,7 @@ def cone_margin(manifold: HasCones, image: Tensor, caption: Tensor) -> Tensor:
 
     In a product, the mean over the factors.
     """
-    return _over_factors(manifold.half_aperture(caption) - manifold.exterior_angle(caption, image))
-
-
-def _over_factors(rows: Tensor) -> Tensor:  # (N,) or (N, F) -> (N,)
-    return rows.mean(-1) if rows.ndim > 1 else rows
+    return mean_over_factors(manifold.half_aperture(caption) - manifold.exterior_angle(caption, image))
 
 
 def _norm_difference(manifold: Manifold, image: Tensor, caption: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ class ConeHinge(nn.Module):
 
     def forward(self, manifold: HasCones, general: Tensor, specific: Tensor) -> Tensor:  # (N, D), (N, D) -> (N,)
         angle = manifold.exterior_angle(general, specific)
-        return _mean_over_factors((angle - self.eta * manifold.half_aperture(general)).relu())
+        return mean_over_factors((angle - self.eta * manifold.half_aperture(general)).relu())
 
 
 class LeakyConeHinge(ConeHinge):
@@ -60,8 +60,9 @@ class LeakyConeHinge(ConeHinge):
     def forward(self, manifold: HasCones, general: Tensor, specific: Tensor) -> Tensor:  # (N, D), (N, D) -> (N,)
         angle = manifold.exterior_angle(general, specific)
         outside = (angle - self.eta * manifold.half_aperture(general)).relu()
-        return _mean_over_factors(outside + self.alpha * angle)
+        return mean_over_factors(outside + self.alpha * angle)
 
 
-def _mean_over_factors(rows: Tensor) -> Tensor:  # (N,) or (N, F) -> (N,)
+def mean_over_factors(rows: Tensor) -> Tensor:
+    """Angles of pairs ``(N,)`` as they are; those in every factor of a product, ``(N, F)``, as their mean ``(N,)``."""
     return rows.mean(-1) if rows.dim() > 1 else rows

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from hyvlm.geometry import Manifold
 from hyvlm.losses import HasCones
+from hyvlm.losses.entailment import mean_over_factors
 from hyvlm.methods.aligned import AlignedViews
 from hyvlm.methods.method import OBJECTIVES, Objective, Scale
 from hyvlm.methods.relations import contrast, entail
@@ -54,7 +55,7 @@ class AdaptiveAngle(nn.Module):
             h = h if self.through_weight else h.detach()
             angle = angle * h.view(-1, *[1] * (angle.dim() - 1))
         rows = F.huber_loss(angle, torch.zeros_like(angle), delta=self.beta, reduction="none")
-        return rows.mean(-1) if rows.dim() > 1 else rows
+        return mean_over_factors(rows)
 
 
 @dataclass(frozen=True, kw_only=True)
