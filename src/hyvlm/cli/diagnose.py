@@ -1,17 +1,80 @@
-"""What ``hyvlm diagnose`` prints and writes."""
+"""``hyvlm diagnose``: how hyperbolic a model is."""
 
 from __future__ import annotations
 
 import math
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Group, RenderableType
+import typer
+from rich.console import Console, Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from hyvlm.diagnostics.diagnosis import Diagnosis, ModelDiagnosis
+from hyvlm.cli.options import BatchSize, Cache, Device, Out, PartSize, Readout, Resize, Split, Workers
 from hyvlm.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from hyvlm.diagnostics.diagnosis import Diagnosis, ModelDiagnosis
+
+
+def diagnose(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, a checkpoint or a saved model")],
+    data: Annotated[str, typer.Option("--data", "--dataset", help="NAME or NAME:LOCATION, with captions")],
+    split: Split = None,
+    control: Annotated[
+        str | None, typer.Option("--control", help="Model to hold it against, such as MODEL's twin")
+    ] = None,
+    objective: Annotated[
+        str | None, typer.Option("--objective", help="Whose relations to measure; default: that of the run")
+    ] = None,
+    captions: Annotated[str | None, typer.Option("--captions", help="Text of an image: first, last or joined")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=2, help="Samples of a set, at the most")] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option("--task", help="TASK or TASK=DATA, read with and without the map; repeatable; default: a suite"),
+    ] = None,
+    readout: Readout = None,
+    tolerance: Annotated[float, typer.Option("--tolerance", help="How far from 1 a weak ratio may be")] = 0.05,
+    max_change: Annotated[
+        float, typer.Option("--max-change", help="Points that a score may move without the map")
+    ] = 1.0,
+    resize: Resize = None,
+    part_size: PartSize = None,
+    device: Device = None,
+    cache: Cache = None,
+    out: Out = None,
+    batch_size: BatchSize = 64,
+    num_workers: Workers = 2,
+) -> None:
+    """Say how hyperbolic a model is: what its curvature changes in distances, angles and scores. Writes a report."""
+    from hyvlm.diagnostics.diagnose import diagnose as run
+    from hyvlm.diagnostics.verdict import Thresholds
+    from hyvlm.files import check_folder
+
+    folder = out or Path("diagnosis")
+    check_folder(folder, "the folder for the diagnosis", ["diagnosis.json", "diagnosis.html"])
+    found = run(
+        model,
+        data,
+        split=split,
+        control=control,
+        objective=objective,
+        captions=captions,
+        limit=limit,
+        tasks=task or None,
+        readout=readout,
+        thresholds=Thresholds(tolerance=tolerance, max_change=max_change),
+        resize=resize,
+        part_size=part_size,
+        device=device,
+        cache=cache,
+        batch_size=batch_size,
+        workers=num_workers,
+    )
+    Console().print(summary(found))
+    write(found, folder)
 
 
 def write(diagnosis: Diagnosis, out: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,3 +18,6 @@ Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda, ...; de
 Cache = Annotated[Path | None, typer.Option("--cache", help="Folder that keeps embeddings between calls")]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Images, or texts, at a time")]
 Workers = Annotated[int, typer.Option("--num-workers", min=0, help="Processes that read images")]
+
+#: That of whichever click typer uses, the installed one or its own copy.
+UsageError: Any = typer.BadParameter.__mro__[1]
