@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -26,6 +27,11 @@ GROUP_OF_VIEW = {
 def encodable(text: str) -> str:
     """``text`` with what UTF-8 cannot encode (half of a surrogate pair, from JSON or a file name) written out."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def reasons(counts: Mapping[str, int]) -> str:
+    """Counts by reason as a part of a sentence: "3 image is broken, 1 empty caption"; "" if there are none."""
+    return ", ".join(f"{count} {reason}" for reason, count in counts.items() if count)
 
 
 class BadSample(Exception):

@@ -22,7 +22,8 @@ from hyvlm.models import Tokenizer, save_model
 from hyvlm.plotting.checkpoints import Checkpoints
 from hyvlm.plotting.embedding_map import GROUPS, STARS
 from hyvlm.plotting.part_figures import Crop, Moment, cosine_figure, crop_sheet, distances_figure, uncertainty_scatter
-from hyvlm.plotting.pictures import PICTURES, Request, draw
+from hyvlm.plotting.pictures import draw
+from hyvlm.plotting.request import PICTURES, Request
 
 HYPERBOLIC = ("crops", "uncertainty", "radii", "distances")
 

@@ -18,12 +18,14 @@ from hyvlm.evaluation.perturbed_ranks import perturbed_ranks
 from hyvlm.evaluation.perturbed_retrieval import perturb_all
 from hyvlm.geometry import Lorentz, Sphere
 from hyvlm.models import save_model
-from hyvlm.plotting import pictures
+from hyvlm.plotting import caption_pictures
+from hyvlm.plotting.caption_pictures import first_found, midpoints, perturbed_captions
 from hyvlm.plotting.embedding_map import embedding_map, place
 from hyvlm.plotting.figures import missing_letters
 from hyvlm.plotting.gather import Entry, Gathered
-from hyvlm.plotting.pictures import PICTURES, Request, draw, first_found, midpoints, perturbed_captions, short_names
+from hyvlm.plotting.pictures import draw, short_names
 from hyvlm.plotting.rank_bars import RankPanel, rank_bars
+from hyvlm.plotting.request import PICTURES, Request
 from hyvlm.plotting.retrieval_page import RIGHT, WORDS, WRONG, Found, Query, retrieval_figure, wrapped
 
 
@@ -100,7 +102,7 @@ def test_perturbed_captions_are_those_of_the_task(request_: Request, embedder: E
     assert len(set(texts)) == len(texts) > 10
     assert gathered.captions[0] not in texts
     points = embedder.texts([*gathered.captions, *texts])
-    panels = pictures._panels("ours", embedder, gathered.points["ours"][:1], points, len(gathered.captions))
+    panels = caption_pictures._panels("ours", embedder, gathered.points["ours"][:1], points, len(gathered.captions))
     task = perturbed_ranks(embedder, request_.samples, captions="last").ranks
     for panel, reading in zip(panels.values(), ("score", "entailment"), strict=True):
         expected = {int(rank) for how in PERTURBATIONS for rank in task[reading][how][:, 1]}
@@ -158,7 +160,7 @@ def test_characters_without_a_glyph_are_named_in_one_line(tmp_path: Path, capsys
 
 
 def test_a_caption_that_nothing_changes_has_no_ranks(request_: Request, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "perturb", lambda text, how, seed: text)
+    monkeypatch.setattr(caption_pictures, "perturb", lambda text, how, seed: text)
     with pytest.raises(ValueError, match="no perturbation changes"):
         PICTURES["ranks"](request_)
     (figure,) = PICTURES["retrieval"](request_).values()

@@ -13,8 +13,10 @@ from hyvlm.cli.main import main
 from hyvlm.data import open_data
 from hyvlm.evaluation import Embedder
 from hyvlm.models import save_model
-from hyvlm.plotting import pictures
-from hyvlm.plotting.pictures import Request, draw, pixel_scores
+from hyvlm.plotting import pixel_pictures
+from hyvlm.plotting.pictures import draw
+from hyvlm.plotting.pixel_pictures import pixel_scores
+from hyvlm.plotting.request import Request
 from hyvlm.plotting.segmentation import segmentation_figure, similarity_figure, voc_colour
 
 CLASSES = ("background", "cat", "dog")
@@ -81,7 +83,7 @@ def request_(embedder: Embedder, sphere: Embedder) -> Request:
 
 def test_a_picture_of_masks_has_the_annotation_and_the_best_class_of_each_model(request_: Request) -> None:
     request_ = replace(request_, background="name", templates="name")
-    figure = pictures.segmentation(request_)["png"]
+    figure = pixel_pictures.segmentation(request_)["png"]
     assert [ax.get_title("left") for ax in figure.axes] == ["image", "annotated", "ours", "clip"]
     embedder, sample = request_.embedders["ours"], request_.samples[3]
     points = embedder.class_points(request_.samples.classes, ["{}"])
@@ -103,7 +105,7 @@ def test_extrapolation_moves_the_texts_of_models_with_an_origin_alone(request_: 
 @pytest.mark.parametrize("sample", [-1, 500])
 def test_a_sample_that_is_not_there_is_told(request_: Request, sample: int) -> None:
     with pytest.raises(ValueError, match="samples 0 to 499"):
-        pictures.segmentation(replace(request_, sample=sample))
+        pixel_pictures.segmentation(replace(request_, sample=sample))
     with pytest.raises(ValueError, match="extrapolation must be"):
         replace(request_, extrapolation=0)
 

@@ -34,8 +34,8 @@ def stats(
     report = json.dumps(found.to_dict(), indent=2)
     print(report)
     if out:
+        from hyvlm.plotting.figures import save
         from hyvlm.plotting.part_counts import part_counts_figure
-        from hyvlm.plotting.pictures import save
 
         for path in save({"png": part_counts_figure(found, cap=cap), "json": report + "\n"}, out, "part-counts"):
             print(f"written: {path}", file=sys.stderr)

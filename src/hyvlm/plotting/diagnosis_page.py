@@ -21,10 +21,9 @@ from hyvlm.plotting.distortion_figures import (
     ratio_ranges,
     relation_label,
 )
-from hyvlm.plotting.figures import missing_letters
+from hyvlm.plotting.figures import missing_letters, save
 from hyvlm.plotting.page import bullets, number, page, png_url, table
 from hyvlm.plotting.part_figures import cosine_figure
-from hyvlm.plotting.pictures import save
 from hyvlm.plotting.training_figures import (
     VIEW_NAMES,
     gradient_figure,

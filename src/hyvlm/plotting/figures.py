@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import sys
 import warnings
@@ -23,6 +24,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 from PIL import Image
+
+from hyvlm.files import write_text
+
+#: A picture's files, by suffix.
+Files = dict[str, Figure | str]
 
 COLOURS = {"image": "#0072B2", "part_image": "#56B4E9", "text": "#D55E00", "part_text": "#E69F00"}
 NAMES = {"image": "whole images", "part_image": "part images", "text": "whole texts", "part_text": "part texts"}
@@ -58,6 +64,22 @@ def style() -> Iterator[None]:
     """The settings of every figure of the library, inside the block alone."""
     with rc_context(STYLE):
         yield
+
+
+def save(files: Files, out: Path, stem: str) -> list[Path]:
+    """Write each file under a temporary name and rename it; the folder is made if need be."""
+    out.mkdir(parents=True, exist_ok=True)
+    written = []
+    for suffix, content in files.items():
+        path = out / f"{stem}.{suffix}"
+        if isinstance(content, str):
+            write_text(path, content)
+        else:
+            draft = path.with_name(f".{path.name}.{os.getpid()}")
+            content.savefig(draft, dpi=150, format=suffix)
+            os.replace(draft, path)
+        written.append(path)
+    return written
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from torch import Tensor
 from hyvlm.data.catalog import SampleSet
 from hyvlm.evaluation.embed import Embedder, evaluation_mode, progress
 from hyvlm.evaluation.task import choice_of_captions
-from hyvlm.types import BadSample
+from hyvlm.types import BadSample, reasons
 
 #: Side in pixels within which images are kept to be shown.
 SHOWN = 384
@@ -118,8 +118,8 @@ def gather(
             with evaluation_mode(embedder.model):
                 points[name].append(embedder.model.encode_image(pixels.to(embedder.device)))
     if len(entries) < 2:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in skipped.items()) or "it has no other"
-        raise ValueError(f"only sample {sample} of {samples.name} can be drawn: {reasons}")
+        why = reasons(skipped) or "it has no other"
+        raise ValueError(f"only sample {sample} of {samples.name} can be drawn: {why}")
     return Gathered(entries, {name: torch.cat(batches) for name, batches in points.items()}, skipped)
 
 

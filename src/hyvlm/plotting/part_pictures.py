@@ -20,9 +20,10 @@ from hyvlm.evaluation.embed import Embedder, evaluation_mode
 from hyvlm.evaluation.part_uncertainty import check_origin, correlation, part_uncertainty
 from hyvlm.losses import uncertainty
 from hyvlm.plotting.embedding_map import embedding_map, place
+from hyvlm.plotting.figures import Files
 from hyvlm.plotting.gather import read_sample
 from hyvlm.plotting.part_figures import Crop, Moment, Scatter, crop_sheet, distances_figure, uncertainty_scatter
-from hyvlm.plotting.pictures import PICTURES, Files, Request
+from hyvlm.plotting.request import PICTURES, Request
 from hyvlm.plotting.training_figures import radial_figure
 from hyvlm.types import BadSample
 
