@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hyvlm.data.catalog import SampleSet
-from hyvlm.data.files import Drops, Fingerprint, ImageFolder, clean_texts, existing, need_caption, text_fault
+from hyvlm.data.files import Drops, FileSet, Fingerprint, ImageFolder, clean_texts, existing, need_caption, text_fault
 from hyvlm.types import BadSample, Sample
 
 UNREADABLE = "annotation cannot be read"
@@ -87,7 +86,7 @@ class Listing:
         return name in self._names[folder]
 
 
-class CaptionedImages(SampleSet):
+class CaptionedImages(FileSet):
     """Images with captions, in the given order; for content "texts" without the images, which need not exist then.
 
     Args:
@@ -120,16 +119,11 @@ class CaptionedImages(SampleSet):
             found = existing((entry.image for entry in self.entries), folder, fingerprint, drops)
             self.entries = [entry for entry in self.entries if entry.image in found]
         if not self.entries:
-            reasons = ", ".join(f"{n} {reason}" for reason, n in drops.counts.items())
-            raise ValueError(
-                f"{name}: no image of split {split!r} has a caption" + (f" ({reasons})" if reasons else "")
-            )
+            raise ValueError(f"{name}: no image of split {split!r} has a caption{drops.aside()}")
         for entry in self.entries:
             fingerprint.update(entry.key, *entry.texts, *entry.negatives)
         self.folder = ImageFolder(folder)
-        self.fingerprint = fingerprint.hexdigest()
-        self.dropped, self.dropped_examples = drops.counts, drops.examples
-        drops.report(name)
+        self.opened(fingerprint, drops)
 
     def __len__(self) -> int:
         return len(self.entries)

@@ -15,7 +15,7 @@ from PIL import Image
 
 from hyvlm.data.catalog import SampleSet
 from hyvlm.data.images import load_image
-from hyvlm.types import BadSample, Sample, encodable
+from hyvlm.types import BadSample, Sample, encodable, reasons
 
 log = logging.getLogger("hyvlm.data")
 
@@ -46,8 +46,12 @@ class Drops:
     def report(self, name: str) -> None:
         """One warning line that says what is missing, if anything is."""
         if self.counts:
-            reasons = ", ".join(f"{n} {reason}" for reason, n in self.counts.most_common())
-            log.warning("%s: left out: %s; first: %s", name, reasons, "; ".join(self.examples))
+            why = reasons(dict(self.counts.most_common()))
+            log.warning("%s: left out: %s; first: %s", name, why, "; ".join(self.examples))
+
+    def aside(self) -> str:
+        """The counts in brackets, to end a sentence that says that nothing is left; "" if nothing was left out."""
+        return f" ({reasons(self.counts)})" if self.counts else ""
 
 
 def check_offer(kind: str, what: str, asked: str, offered: Sequence[str]) -> None:
@@ -153,7 +157,17 @@ class ImageFolder:
         return {"folder": self.folder, "_last": None}
 
 
-class ObjectImages(SampleSet):
+class FileSet(SampleSet):
+    """A sample set that was read from files, some of which may be missing or of no use."""
+
+    def opened(self, fingerprint: Fingerprint, drops: Drops) -> None:
+        """Take over what was found while opening, and say what was left out."""
+        self.fingerprint = fingerprint.hexdigest()
+        self.dropped, self.dropped_examples = drops.counts, drops.examples
+        drops.report(self.name)
+
+
+class ObjectImages(FileSet):
     """What sets of images with object boxes share.
 
     Attributes:
@@ -171,9 +185,7 @@ class ObjectImages(SampleSet):
         if not len(self):
             raise ValueError(f"{self.name}: no image of split {self.split!r} has what content {self.content!r} needs")
         self.folder = ImageFolder(folder)
-        self.fingerprint = fingerprint.hexdigest()
-        self.dropped, self.dropped_examples = drops.counts, drops.examples
-        drops.report(self.name)
+        self.opened(fingerprint, drops)
 
     def __len__(self) -> int:
         return len(self.objects if self.content == "classes" else self.images)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hyvlm.data.catalog import DATASETS, SampleSet
-from hyvlm.data.files import Drops, Fingerprint, check_offer, log, need_folder
+from hyvlm.data.files import Drops, FileSet, Fingerprint, check_offer, log, need_folder
 from hyvlm.data.images import IMAGE_SUFFIXES, load_image
 from hyvlm.types import Sample
 
@@ -15,7 +15,7 @@ TOLD_ABOUT = ("heic", "heif")
 SPLITS = ("train", "val", "test", "valid", "validation", "training")
 
 
-class ClassFolders(SampleSet):
+class ClassFolders(FileSet):
     """Images in folders named after their class, in the order of the sorted names."""
 
     def __init__(self, root: Path, name: str, split: str) -> None:
@@ -47,9 +47,7 @@ class ClassFolders(SampleSet):
         twice = {c for c in self.classes if self.classes.count(c) > 1}
         if twice:
             raise ValueError(f"{root} has two folders for the class {sorted(twice)[0]!r}")
-        self.fingerprint = fingerprint.hexdigest()
-        self.dropped, self.dropped_examples = drops.counts, drops.examples
-        drops.report(name)
+        self.opened(fingerprint, drops)
         if hint:
             log.warning("%s: one class only%s", name, hint)
 

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from hyvlm.data.catalog import SampleSet
-from hyvlm.data.files import Drops, Fingerprint, ImageFolder, existing
+from hyvlm.data.files import Drops, FileSet, Fingerprint, ImageFolder, existing
 from hyvlm.types import BadSample, Sample
 
 #: The label of pixels that are not scored: borders, and what the annotators left open.
@@ -20,7 +19,7 @@ IGNORED = 255
 BACKGROUND = "background"
 
 
-class MaskImages(SampleSet):
+class MaskImages(FileSet):
     """Images that have a mask, in the order of ``files``; those without one are counted as dropped.
 
     Args:
@@ -51,9 +50,7 @@ class MaskImages(SampleSet):
                 drops.add("no mask", image)
         if not self.files:
             raise ValueError(f"{name}: no image of split {split!r} has a mask in {folders[1]}")
-        self.fingerprint = fingerprint.hexdigest()
-        self.dropped, self.dropped_examples = drops.counts, drops.examples
-        drops.report(name)
+        self.opened(fingerprint, drops)
 
     def __len__(self) -> int:
         return len(self.files)

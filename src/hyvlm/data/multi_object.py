@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hyvlm.data.catalog import DATASETS, SampleSet
-from hyvlm.data.files import Drops, Fingerprint, ImageFolder, check_offer, existing, need_folder
+from hyvlm.data.files import Drops, FileSet, Fingerprint, ImageFolder, check_offer, existing, need_folder
 from hyvlm.data.images import IMAGE_SUFFIXES
 from hyvlm.data.table import json_list, read_rows
 from hyvlm.types import Sample
@@ -13,7 +13,7 @@ from hyvlm.types import Sample
 TABLES = (".csv", ".tsv", ".jsonl")
 
 
-class MultiObjectImages(SampleSet):
+class MultiObjectImages(FileSet):
     """Images in the order of their paths, or of the rows of a table, each with one label for every object.
 
     Args:
@@ -32,9 +32,7 @@ class MultiObjectImages(SampleSet):
         self.labels = [sorted(label[name] for name in names) for _, names in self.images]
         fingerprint.update(*self.classes, *map(str, self.labels))
         self.folder = ImageFolder(root)
-        self.fingerprint = fingerprint.hexdigest()
-        self.dropped, self.dropped_examples = drops.counts, drops.examples
-        drops.report(name)
+        self.opened(fingerprint, drops)
 
     def __len__(self) -> int:
         return len(self.images)

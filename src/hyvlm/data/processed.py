@@ -24,7 +24,7 @@ from hyvlm.data.files import MAX_EXAMPLES
 from hyvlm.data.images import load_image
 from hyvlm.data.shards import Record
 from hyvlm.files import write_text
-from hyvlm.types import BadSample
+from hyvlm.types import BadSample, reasons
 
 
 @dataclass(frozen=True)
@@ -151,10 +151,8 @@ def write_shards(
     report = {"source": source, "form": asdict(form), "shards": len(units), "read": total, **counts.as_dict()}
     _write_json(out / "report.json", report)
     if counts.lost() > max_dropped * total or not total:
-        reasons = ", ".join(f"{n} {reason}" for reason, n in counts.dropped.most_common()) or "there were none"
-        raise ValueError(
-            f"prepare {layout.name}: {counts.samples} of {total} samples of {source} could be used: {reasons}"
-        )
+        why = reasons(dict(counts.dropped.most_common())) or "there were none"
+        raise ValueError(f"prepare {layout.name}: {counts.samples} of {total} samples of {source} could be used: {why}")
     if not counts.parts and not counts.dropped:
         raise ValueError(f"prepare {layout.name}: no sample of {source} has boxes in {layout.boxes}")
     return report

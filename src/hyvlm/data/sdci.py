@@ -9,8 +9,18 @@ from typing import Any, TypeAlias
 
 from hyvlm.data.captioned import UNREADABLE, Listing
 from hyvlm.data.catalog import DATASETS, SampleSet
-from hyvlm.data.files import Drops, Fingerprint, ImageFolder, check_offer, clean_texts, existing, need_folder, read_json
-from hyvlm.types import BadSample, Sample
+from hyvlm.data.files import (
+    Drops,
+    FileSet,
+    Fingerprint,
+    ImageFolder,
+    check_offer,
+    clean_texts,
+    existing,
+    need_folder,
+    read_json,
+)
+from hyvlm.types import BadSample, Sample, reasons
 
 #: Which tests an entry belongs to: those of whole images alone, those of whole images and parts.
 MATCHING_TESTS = ("base", "all")
@@ -33,7 +43,7 @@ class _Entry:
     labels: list[int]
 
 
-class SummarizedDCI(SampleSet):
+class SummarizedDCI(FileSet):
     """Whole images, each followed by the crops of its parts, in the order of the files.
 
     ``texts`` are the summaries. ``negatives`` are the first of the kind "swaps", all others, and once more, as the last
@@ -56,16 +66,12 @@ class SummarizedDCI(SampleSet):
         found = existing((entry.image for entry in entries), folder, fingerprint, drops)
         self.entries = [entry for entry in entries if entry.image in found]
         if not self.entries:
-            reasons = ", ".join(f"{n} {reason}" for reason, n in drops.counts.items())
-            raise ValueError(
-                f"{name}: no image of split {split!r} has summaries and negatives ({reasons or 'none is listed'})"
-            )
+            why = reasons(drops.counts) or "none is listed"
+            raise ValueError(f"{name}: no image of split {split!r} has summaries and negatives ({why})")
         for entry in self.entries:
             fingerprint.update(entry.key, repr(entry.box), *entry.texts, *entry.negatives)
         self.folder = ImageFolder(folder)
-        self.fingerprint = fingerprint.hexdigest()
-        self.dropped, self.dropped_examples = drops.counts, drops.examples
-        drops.report(name)
+        self.opened(fingerprint, drops)
 
     def __len__(self) -> int:
         return len(self.entries)

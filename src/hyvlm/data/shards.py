@@ -20,7 +20,7 @@ from PIL import Image
 
 from hyvlm.data.boxes import LazyPart
 from hyvlm.data.catalog import DATASETS, SampleSet
-from hyvlm.data.files import Drops, Fingerprint, check_offer, clean_texts, log, need_caption, text_fault
+from hyvlm.data.files import Drops, FileSet, Fingerprint, check_offer, clean_texts, log, need_caption, text_fault
 from hyvlm.data.grit import choose_parts
 from hyvlm.data.images import load_image
 from hyvlm.data.tarindex import ShardIndex, index_shard
@@ -30,7 +30,7 @@ from hyvlm.types import BadSample, Sample
 PARALLEL_FROM = 8
 
 
-class Shards(SampleSet):
+class Shards(FileSet):
     """Samples of all shards, in the order of the shards and of the first member of each sample in them.
 
     Equal keys in different shards are different samples; of samples with one key in one shard the first is kept.
@@ -57,9 +57,7 @@ class Shards(SampleSet):
         self.starts = np.cumsum([0, *(len(shard.samples) for shard in self.shards)])
         if not len(self):
             raise ValueError(f"{name}: the {len(paths)} shards hold no samples")
-        self.fingerprint = fingerprint.hexdigest()
-        self.dropped, self.dropped_examples = drops.counts, drops.examples
-        drops.report(name)
+        self.opened(fingerprint, drops)
 
     def __len__(self) -> int:
         return int(self.starts[-1])

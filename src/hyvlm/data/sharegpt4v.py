@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from hyvlm.data.captioned import UNREADABLE, Listing, need_file
 from hyvlm.data.catalog import DATASETS, SampleSet
-from hyvlm.data.files import Drops, Fingerprint, ImageFolder, check_offer, need_caption
+from hyvlm.data.files import Drops, FileSet, Fingerprint, ImageFolder, check_offer, need_caption
 from hyvlm.data.jsonlist import Place, entries, read_entry
-from hyvlm.types import BadSample, Sample
+from hyvlm.types import BadSample, Sample, reasons
 
 #: So many entries at the head of the file are kept for evaluation (HyFL-CLIP and Long-CLIP).
 TEST_ENTRIES = 1000
@@ -23,7 +23,7 @@ TEST_ENTRIES = 1000
 _ROOTS = ("", "images", os.pardir)
 
 
-class ShareGpt4v(SampleSet):
+class ShareGpt4v(FileSet):
     """Image-caption pairs in the order of the file. Of each sample, 17 bytes stay in memory: where its entry stands."""
 
     def __init__(self, path: Path, name: str, split: str, content: str) -> None:
@@ -32,17 +32,14 @@ class ShareGpt4v(SampleSet):
         drops = Drops()
         self._starts, self._lengths, self._roots = self._index(drops)
         if not len(self):
-            reasons = ", ".join(f"{n} {reason}" for reason, n in drops.counts.items())
             held = f"the first {TEST_ENTRIES:,} entries are the split 'test'" if split == "train" else ""
-            why = "; ".join(filter(None, (reasons, held)))
+            why = "; ".join(filter(None, (reasons(drops.counts), held)))
             raise ValueError(f"{name}: no entry of split {split!r} can be used" + (f" ({why})" if why else ""))
         fingerprint = Fingerprint("sharegpt4v", split, content)
         fingerprint.add_file(path.name, path)
         fingerprint.update(hashlib.sha256(self._starts.tobytes() + self._roots.tobytes()).hexdigest())
-        self.fingerprint = fingerprint.hexdigest()
         self.folders = [ImageFolder(path.parent / root) for root in _ROOTS]
-        self.dropped, self.dropped_examples = drops.counts, drops.examples
-        drops.report(name)
+        self.opened(fingerprint, drops)
 
     def _index(self, drops: Drops) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
         """Start and length in bytes of every entry that can be used, and which root its image is under.

@@ -15,7 +15,7 @@ from hyvlm.data.catalog import SampleSet, open_data
 from hyvlm.data.scenes import ScenePairs
 from hyvlm.data.scenes.world import objects_in
 from hyvlm.data.shards import Shards
-from hyvlm.types import BadSample
+from hyvlm.types import BadSample, reasons
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,7 @@ class PartStatistics:
     skipped: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
     def __post_init__(self) -> None:
-        reasons = ", ".join(f"{n} {reason}" for reason, n in self.skipped.items())
-        left_out = f"; left out: {reasons}" if reasons else ""
+        left_out = f"; left out: {reasons(self.skipped)}" if self.skipped else ""
         if not self.samples:
             raise ValueError(f"there is no sample to count the parts of{left_out}")
         if min(self.histogram) < 0:

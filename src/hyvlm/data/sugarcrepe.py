@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hyvlm.data.captioned import UNREADABLE, Listing, need_file
 from hyvlm.data.catalog import DATASETS, SampleSet
-from hyvlm.data.files import Drops, Fingerprint, ImageFolder, check_offer, existing, read_json, text_fault
+from hyvlm.data.files import Drops, FileSet, Fingerprint, ImageFolder, check_offer, existing, read_json, text_fault
 from hyvlm.types import Sample
 
 #: Where images are looked for, relative to the folder of the files and to the folder above it.
@@ -24,7 +24,7 @@ class _Pair:
     label: int
 
 
-class SugarCrepe(SampleSet):
+class SugarCrepe(FileSet):
     """Pairs in the order of the files; classes are the kinds of change, the files' names."""
 
     def __init__(self, files: list[Path], name: str) -> None:
@@ -44,9 +44,7 @@ class SugarCrepe(SampleSet):
         for pair in self.pairs:
             fingerprint.update(pair.key, pair.caption, pair.negative)
         self.folder = ImageFolder(base)
-        self.fingerprint = fingerprint.hexdigest()
-        self.dropped, self.dropped_examples = drops.counts, drops.examples
-        drops.report(name)
+        self.opened(fingerprint, drops)
 
     def __len__(self) -> int:
         return len(self.pairs)

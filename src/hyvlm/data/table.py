@@ -14,7 +14,7 @@ from typing import Any
 
 from hyvlm.data.boxes import boxes_are_normalised, cut_part
 from hyvlm.data.catalog import DATASETS, SampleSet
-from hyvlm.data.files import Drops, Fingerprint, ImageFolder, check_offer, clean_texts, existing, text_fault
+from hyvlm.data.files import Drops, FileSet, Fingerprint, ImageFolder, check_offer, clean_texts, existing, text_fault
 from hyvlm.types import BadSample, Sample
 
 UNITS = ("pixel", "normalised")
@@ -37,7 +37,7 @@ class Entry:
     boxes: list[tuple[int, list[float], object, str | None]] = field(default_factory=list)
 
 
-class Table(SampleSet):
+class Table(FileSet):
     """Images in the order in which the table first names them, with the captions of all their rows.
 
     For content "texts" the images need not exist, nor the column; rows without an image are samples of their own. For
@@ -55,8 +55,7 @@ class Table(SampleSet):
             entries = {key: entry for key, entry in entries.items() if places[key] in found}
         self.rows = [(key, places[key], entry) for key, entry in entries.items() if _usable(key, entry, content, drops)]
         if not self.rows:
-            reasons = ", ".join(f"{n} {reason}" for reason, n in drops.counts.items())
-            raise ValueError(f"{path} has no row with {_NEEDED[content]}" + (f" ({reasons})" if reasons else ""))
+            raise ValueError(f"{path} has no row with {_NEEDED[content]}{drops.aside()}")
         self.normalised = boxes_are_normalised(
             (f"row {row} of {path}", box)
             for entry in entries.values()
@@ -64,9 +63,7 @@ class Table(SampleSet):
             if unit is None
         )
         self.folder = ImageFolder(path.parent)
-        self.fingerprint = fingerprint.hexdigest()
-        self.dropped, self.dropped_examples = drops.counts, drops.examples
-        drops.report(name)
+        self.opened(fingerprint, drops)
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -8,12 +8,12 @@ from typing import Any
 
 from hyvlm.data.captioned import need_file
 from hyvlm.data.catalog import DATASETS, SampleSet
-from hyvlm.data.files import Drops, Fingerprint, check_offer, clean_texts, need_folder, text_fault
+from hyvlm.data.files import Drops, FileSet, Fingerprint, check_offer, clean_texts, need_folder, text_fault
 from hyvlm.data.table import read_rows
 from hyvlm.types import Sample
 
 
-class Texts(SampleSet):
+class Texts(FileSet):
     """Samples of texts alone: ``(key, texts, labels)``, in the given order."""
 
     def __init__(
@@ -27,14 +27,11 @@ class Texts(SampleSet):
         self.name, self.split, self.classes = name, split, classes
         self.rows = list(rows)
         if not self.rows:
-            reasons = ", ".join(f"{n} {reason}" for reason, n in drops.counts.items())
-            raise ValueError(f"{name}: no text in split {split!r}" + (f" ({reasons})" if reasons else ""))
+            raise ValueError(f"{name}: no text in split {split!r}{drops.aside()}")
         fingerprint = Fingerprint("texts", split, *classes)
         for key, texts, labels in self.rows:
             fingerprint.update(key, *texts, *map(str, labels))
-        self.fingerprint = fingerprint.hexdigest()
-        self.dropped, self.dropped_examples = drops.counts, drops.examples
-        drops.report(name)
+        self.opened(fingerprint, drops)
 
     def __len__(self) -> int:
         return len(self.rows)

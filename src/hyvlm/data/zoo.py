@@ -24,7 +24,7 @@ from hyvlm.data.class_names import (
     imagenet_synsets,
     readable,
 )
-from hyvlm.data.files import Drops, Fingerprint, check_offer, need_folder
+from hyvlm.data.files import Drops, FileSet, Fingerprint, check_offer, need_folder
 from hyvlm.data.folder import ClassFolders
 from hyvlm.data.images import load_image
 from hyvlm.data.layouts import LabelledImages
@@ -136,7 +136,7 @@ ZOO: dict[str, ZooSet] = {
 }  # fmt: skip
 
 
-class ListedImages(SampleSet):
+class ListedImages(FileSet):
     """The images of a :class:`LabelledImages`, those that are files in the order of the list."""
 
     def __init__(self, root: Path, name: str, split: str, listing: LabelledImages) -> None:
@@ -158,9 +158,7 @@ class ListedImages(SampleSet):
             self.entries = [(f"{split}/{i}", i, int(label)) for i, label in enumerate(listing.labels)]
             for path in sorted(p for p in root.rglob("*") if p.is_file()):
                 fingerprint.add_file(path.relative_to(root).as_posix(), path)
-        self.fingerprint = fingerprint.hexdigest()
-        self.dropped, self.dropped_examples = drops.counts, drops.examples
-        drops.report(name)
+        self.opened(fingerprint, drops)
 
     def __len__(self) -> int:
         return len(self.entries)

@@ -12,7 +12,7 @@ from torch import Tensor
 from hyvlm.data.catalog import SampleSet
 from hyvlm.evaluation.embed import Embedder
 from hyvlm.evaluation.task import choice_of_captions
-from hyvlm.types import Views
+from hyvlm.types import Views, reasons
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ def collect_views(
     found = len(views.points["image"])
     skipped = +(images.skipped + lost)
     if found < 2:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in skipped.items()) or "it has no more"
-        raise ValueError(f"a diagnosis needs at least 2 usable samples, {samples.name} gives {found}: {reasons}")
+        why = reasons(skipped) or "it has no more"
+        raise ValueError(f"a diagnosis needs at least 2 usable samples, {samples.name} gives {found}: {why}")
     return Collected(
         views=views,
         samples=found,

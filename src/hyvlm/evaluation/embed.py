@@ -21,7 +21,7 @@ from hyvlm.data.catalog import SampleSet
 from hyvlm.data.transforms import Transform, eval_transform
 from hyvlm.evaluation.cache import CacheEntry, EmbeddingCache
 from hyvlm.models import DualEncoder, Tokenizer, fingerprint
-from hyvlm.types import BadSample
+from hyvlm.types import BadSample, reasons
 
 T = TypeVar("T")
 
@@ -220,8 +220,7 @@ class Embedder:
                 starts = range(0, len(crops), self.batch_size)
                 part_points += [self._encode(crops[start : start + self.batch_size]) for start in starts]
         if not index:
-            reasons = ", ".join(f"{count} {reason}" for reason, count in skipped.items()) or "it is empty"
-            raise ValueError(f"no sample of {samples.name} could be used: {reasons}")
+            raise ValueError(f"no sample of {samples.name} could be used: {reasons(skipped) or 'it is empty'}")
         empty = torch.empty(0, self.model.dim)
         return (
             CacheEntry(

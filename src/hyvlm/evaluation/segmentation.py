@@ -21,7 +21,7 @@ from hyvlm.evaluation.prompts import hash_lines, read_templates
 from hyvlm.evaluation.task import TASKS, Outcome, Task, percent, size_notes
 from hyvlm.models import DualEncoder
 from hyvlm.models.dense import GAUSSIAN_STD
-from hyvlm.types import BadSample
+from hyvlm.types import BadSample, reasons
 
 #: Extrapolations that "auto" chooses from; the smallest of equally good ones.
 FACTORS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
@@ -168,8 +168,8 @@ class Segmentation(Task):
                     tally.tied += tied
                 tally.n += 1
         if not tally.n:
-            reasons = ", ".join(f"{count} {reason}" for reason, count in tally.skipped.items())
-            raise ValueError(f"none of {len(indices)} images of {samples.name} could be segmented: {reasons}")
+            why = reasons(tally.skipped)
+            raise ValueError(f"none of {len(indices)} images of {samples.name} could be segmented: {why}")
         return tally
 
     def _outcome(

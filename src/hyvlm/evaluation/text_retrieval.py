@@ -14,6 +14,7 @@ from hyvlm.evaluation.embed import Annotation, Embedder, evaluation_mode
 from hyvlm.evaluation.metrics import ranked_precision
 from hyvlm.evaluation.prompts import hash_lines
 from hyvlm.evaluation.task import TASKS, Outcome, Task, percent, size_notes
+from hyvlm.types import reasons
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,7 @@ class TextRetrieval(Task):
         labelled = any(annotation.labels for annotation in known.annotations)
         asked = (by_class if labelled else by_image)(known.annotations)
         if not len(asked.queries):
-            reasons = ", ".join(f"{count} {reason}" for reason, count in asked.skipped.items() if count)
-            raise ValueError(f"{samples.name} has no two texts that belong together: {reasons}")
+            raise ValueError(f"{samples.name} has no two texts that belong together: {reasons(asked.skipped)}")
         points = embedder.texts(asked.texts)
         with evaluation_mode(embedder.model):
             found = ranked_precision(

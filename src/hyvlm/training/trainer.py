@@ -42,7 +42,7 @@ from hyvlm.training.metrics_log import MetricsLog, console, peak_memory_mb
 from hyvlm.training.optim import build_optimizer, learning_rate
 from hyvlm.training.tally import LACKING, Tally
 from hyvlm.training.train_step import TrainStep
-from hyvlm.types import Batch, LossOutput
+from hyvlm.types import Batch, LossOutput, reasons
 
 #: Where a run that fine-tunes keeps the model that it started from.
 START = "start"
@@ -309,13 +309,12 @@ class Trainer:
         self.used += tally.pop("samples")
         self.tally.start_interval()
         step = self.state.step
-        skipped = {key: count for key, count in tally.items() if key.startswith("skipped/")}
-        reasons = ", ".join(f"{count} {key.removeprefix('skipped/')}" for key, count in skipped.items())
+        skipped = {key.removeprefix("skipped/"): n for key, n in tally.items() if key.startswith("skipped/")}
         last = step == self.config.train.steps
         if not self.used and (last or step * self.config.train.batch_size >= len(self.samples)):
-            raise ValueError(f"no sample of {self.samples.name} could be used: {reasons or 'it is empty'}")
+            raise ValueError(f"no sample of {self.samples.name} could be used: {reasons(skipped) or 'it is empty'}")
         if last and skipped:
-            self.say(f"skipped in this run: {reasons}")
+            self.say(f"skipped in this run: {reasons(skipped)}")
         for key, lacking in LACKING.items():
             if 0 < self.used == tally[key] and (last or self.used >= 32) and key not in self.warned:
                 self.warned.add(key)
