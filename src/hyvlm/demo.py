@@ -16,11 +16,11 @@ from torch import Tensor
 import hyvlm
 from hyvlm.config import Config, load_config
 from hyvlm.data.catalog import SampleSet, open_data
-from hyvlm.data.scenes import nearest_neighbour_accuracy
+from hyvlm.data.sets.scenes import nearest_neighbour_accuracy
 from hyvlm.evaluation.embed import Embedder, EmbeddingCache
-from hyvlm.evaluation.order import ViewRadii, view_radii
 from hyvlm.evaluation.report import Result, results_table
 from hyvlm.evaluation.runner import EvalSpec, evaluate
+from hyvlm.evaluation.tasks.order import ViewRadii, view_radii
 from hyvlm.files import check_folder, write_text
 from hyvlm.models.dual_encoder import DualEncoder
 from hyvlm.models.tokenizer import Tokenizer

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from hyvlm.data import open_data
-from hyvlm.data.hierarcaps import split_captions
+from hyvlm.data.sets.hierarcaps import split_captions
 
 LEVELS = ["animal", "dog", "a red dog"]
 

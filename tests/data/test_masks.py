@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from hyvlm.data import open_data
-from hyvlm.data.scenes import LEAF_CLASSES, describe_scene
+from hyvlm.data.sets.scenes import LEAF_CLASSES, describe_scene
 from hyvlm.types import BadSample
 
 

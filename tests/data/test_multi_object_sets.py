@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from hyvlm.data import open_data
-from hyvlm.data.scene_objects import describe_objects
-from hyvlm.data.scenes import LEAF_CLASSES, describe_scene
-from hyvlm.data.scenes.world import split_of
+from hyvlm.data.sets.scene_objects import describe_objects
+from hyvlm.data.sets.scenes import LEAF_CLASSES, describe_scene
+from hyvlm.data.sets.scenes.world import split_of
 
 PINNED = [[29], [0, 36], [16, 33, 35], [10, 20, 30, 34], [2, 21, 33, 36, 39], [19], [10, 33]]
 DIGEST = "d77948bed195bea8"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hyvlm.data import open_data
-from hyvlm.data.retrieval_sets import RETRIEVAL_SIZES
+from hyvlm.data.sets.retrieval_sets import RETRIEVAL_SIZES
 
 CAPTIONS = ["A dog.", "A brown dog."]
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hyvlm.data.scenes import LEAF_CLASSES, TAXONOMY, Scene, SceneObject, describe_scene, render
-from hyvlm.data.scenes.drawing import paint, visible
+from hyvlm.data.sets.scenes import LEAF_CLASSES, TAXONOMY, Scene, SceneObject, describe_scene, render
+from hyvlm.data.sets.scenes.drawing import paint, visible
 from hyvlm.models.tokenizer import Tokenizer
 
 SCENES = [describe_scene(i, split) for split in ("train", "val", "test") for i in range(120)]

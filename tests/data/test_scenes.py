@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hyvlm.data.catalog import open_data
-from hyvlm.data.scenes import (
+from hyvlm.data.sets.scenes import (
     CANVAS,
     COLOURS,
     LEAF_CLASSES,

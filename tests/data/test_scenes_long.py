@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from hyvlm.data import open_data
-from hyvlm.data.scenes import COLOURS, MATERIALS, SIZES, SPLITS, describe_scene, long_texts
-from hyvlm.data.scenes.text import NUMBERS
-from hyvlm.data.scenes.world import OPPOSITE
 from hyvlm.data.sentences import split_sentences
+from hyvlm.data.sets.scenes import COLOURS, MATERIALS, SIZES, SPLITS, describe_scene, long_texts
+from hyvlm.data.sets.scenes.text import NUMBERS
+from hyvlm.data.sets.scenes.world import OPPOSITE
 from hyvlm.models.tokenizer import Tokenizer
 
 

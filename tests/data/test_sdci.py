@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from hyvlm.data import open_data
-from hyvlm.data.scenes import LEAF_CLASSES, describe_scene
+from hyvlm.data.sets.scenes import LEAF_CLASSES, describe_scene
 
 POOL = {"swaps": ["swap 0", "swap 1"], "layout": ["layout 0"], "basic": ["basic 0", "basic 1"]}
 SCORES = {"sum": 30.0, "swaps_0": 20.0, "swaps_1": 22.0, "layout_0": 25.0, "basic_0": 25.0, "basic_1": 1.0}

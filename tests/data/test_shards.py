@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from hyvlm.data import TrainViews, open_data, train_loader
-from hyvlm.data.shards import expand_shards
+from hyvlm.data.sets.shards import expand_shards
 from hyvlm.data.tarindex import cache_folder, index_shard, scan_shard
 from hyvlm.types import BadSample
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyvlm.data import jsonlist, open_data, sharegpt4v
+from hyvlm.data import open_data
+from hyvlm.data.sets import jsonlist, sharegpt4v
 from hyvlm.types import BadSample
 
 

@@ -20,7 +20,7 @@ from scipy.io import savemat
 from hyvlm.data import class_names, download, open_data
 from hyvlm.data.class_names import CIFAR100_SUPERCLASSES, IMAGENET_HIERARCHY, imagenet_names, imagenet_synsets
 from hyvlm.data.download import SOURCES
-from hyvlm.data.zoo import ZOO
+from hyvlm.data.sets.zoo import ZOO
 from hyvlm.errors import MissingExtra
 from hyvlm.types import BadSample
 

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyvlm.data import open_data
-from hyvlm.evaluation import EvalSpec, entailment, evaluate
+from hyvlm.evaluation import EvalSpec, evaluate
 from hyvlm.evaluation.embed import Embedder
-from hyvlm.evaluation.entailment import (
+from hyvlm.evaluation.tasks import entailment
+from hyvlm.evaluation.tasks.entailment import (
     Entailment,
     Pairs,
     cone_angle,

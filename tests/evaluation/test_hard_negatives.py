@@ -7,8 +7,8 @@ import pytest
 from hyvlm.data.negatives import hard_negatives
 from hyvlm.evaluation import EvalSpec
 from hyvlm.evaluation.embed import Embedder
-from hyvlm.evaluation.hard_negatives import HardNegatives
 from hyvlm.evaluation.runner import specs_for
+from hyvlm.evaluation.tasks.hard_negatives import HardNegatives
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 UNIT = {"red": [1, 0, 0], "green": [0, 1, 0], "blue": [0, 0, 1]}

@@ -12,9 +12,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score
 
 from hyvlm.data import open_data
-from hyvlm.evaluation import TASKS, multi_object
+from hyvlm.evaluation import TASKS
 from hyvlm.evaluation.embed import Embedder
-from hyvlm.evaluation.multi_object import probe
+from hyvlm.evaluation.tasks import multi_object
+from hyvlm.evaluation.tasks.multi_object import probe
 from hyvlm.geometry import Lorentz, Sphere
 from hyvlm.types import BadSample
 

@@ -11,7 +11,7 @@ from sklearn.metrics import average_precision_score
 from hyvlm.evaluation import TASKS
 from hyvlm.evaluation.embed import Embedder
 from hyvlm.evaluation.metrics import average_precision
-from hyvlm.evaluation.multilabel import NORMALIZATIONS, normalised
+from hyvlm.evaluation.tasks.multilabel import NORMALIZATIONS, normalised
 
 UNIT = {"red": [1, 0, 0], "green": [0, 1, 0], "blue": [0, 0, 1]}
 SCORES = np.array([[-1.0, -3.0, -5.0], [-20.0, -10.0, -10.0]])

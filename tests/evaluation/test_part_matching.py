@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hyvlm.evaluation.embed import Embedder
-from hyvlm.evaluation.part_matching import PartMatching, match_above, match_in_batches
+from hyvlm.evaluation.tasks.part_matching import PartMatching, match_above, match_in_batches
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 UNIT = {"red": [1, 0, 0], "green": [0, 1, 0], "blue": [0, 0, 1], "pink": [0.9, 0, 0], "any": [0.5, 0.5, 0.5]}

@@ -9,7 +9,7 @@ from scipy.stats import pearsonr, spearmanr
 
 from hyvlm.evaluation import EvalSpec
 from hyvlm.evaluation.embed import Embedder
-from hyvlm.evaluation.part_uncertainty import Uncertainty, correlation, part_uncertainty
+from hyvlm.evaluation.tasks.part_uncertainty import Uncertainty, correlation, part_uncertainty
 from hyvlm.geometry import Lorentz, ProductLorentz, Sphere
 
 

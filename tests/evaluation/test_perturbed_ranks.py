@@ -5,8 +5,8 @@ import torch
 
 from hyvlm.data.sentences import PERTURBATIONS
 from hyvlm.evaluation.embed import Embedder
-from hyvlm.evaluation.perturbed_ranks import PerturbedRankStatistics, entailment_margin, perturbed_ranks
-from hyvlm.evaluation.perturbed_retrieval import PAPER_SETTINGS, perturb_all
+from hyvlm.evaluation.tasks.perturbed_ranks import PerturbedRankStatistics, entailment_margin, perturbed_ranks
+from hyvlm.evaluation.tasks.perturbed_retrieval import PAPER_SETTINGS, perturb_all
 from hyvlm.geometry import Euclidean, Lorentz, ProductLorentz, Sphere
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)

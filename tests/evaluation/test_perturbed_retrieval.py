@@ -8,7 +8,7 @@ from rich.console import Console
 from hyvlm.data.sentences import PERTURBATIONS
 from hyvlm.evaluation import EvalSpec, evaluate, perturbation_table
 from hyvlm.evaluation.embed import Embedder
-from hyvlm.evaluation.perturbed_retrieval import PAPER_SETTINGS, PerturbedRetrieval, drop, mean_drop, perturb_all
+from hyvlm.evaluation.tasks.perturbed_retrieval import PAPER_SETTINGS, PerturbedRetrieval, drop, mean_drop, perturb_all
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 UNIT = {"red": [1, 0, 0], "green": [0, 1, 0], "blue": [0, 0, 1]}

@@ -8,9 +8,9 @@ from rich.console import Console
 
 from hyvlm.evaluation import EvalSpec, evaluate, prompt_audit_table, results_table
 from hyvlm.evaluation.embed import Embedder
-from hyvlm.evaluation.prompt_audit import PromptAudit
 from hyvlm.evaluation.prompts import read_templates
 from hyvlm.evaluation.report import read_results
+from hyvlm.evaluation.tasks.prompt_audit import PromptAudit
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 #: The bare names are right, behind "food" the two classes are exchanged.

@@ -28,8 +28,8 @@ from hyvlm.evaluation.dense import (
     read_background,
     window_starts,
 )
-from hyvlm.evaluation.segmentation import FACTORS, HELD_OUT, Segmentation, confusion, intersection_over_union
-from hyvlm.evaluation.segmentation import halves as halves_of
+from hyvlm.evaluation.tasks.segmentation import FACTORS, HELD_OUT, Segmentation, confusion, intersection_over_union
+from hyvlm.evaluation.tasks.segmentation import halves as halves_of
 from hyvlm.geometry import Euclidean, Manifold, Sphere
 from hyvlm.models import DualEncoder, Tokenizer, build_model
 from hyvlm.models.dense import dense_image_features

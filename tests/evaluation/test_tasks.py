@@ -9,8 +9,8 @@ import torch
 
 from hyvlm.evaluation import TASKS
 from hyvlm.evaluation.embed import Embedder
-from hyvlm.evaluation.order import part_above_whole, view_radii
 from hyvlm.evaluation.prompts import TEMPLATES, hash_lines, read_templates
+from hyvlm.evaluation.tasks.order import part_above_whole, view_radii
 from hyvlm.geometry import Lorentz, Sphere
 from hyvlm.types import BadSample
 

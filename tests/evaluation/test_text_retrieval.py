@@ -6,7 +6,7 @@ import pytest
 
 from hyvlm.evaluation import EvalSpec, evaluate
 from hyvlm.evaluation.embed import Embedder
-from hyvlm.evaluation.text_retrieval import TextRetrieval
+from hyvlm.evaluation.tasks.text_retrieval import TextRetrieval
 from hyvlm.geometry import Sphere
 from hyvlm.types import BadSample, Sample
 

@@ -16,7 +16,7 @@ from hyvlm.data.sentences import perturb
 from hyvlm.errors import MissingExtra
 from hyvlm.evaluation import TASKS
 from hyvlm.evaluation.embed import Embedder
-from hyvlm.evaluation.vqa import Answerer, phrases
+from hyvlm.evaluation.tasks.vqa import Answerer, phrases
 from hyvlm.types import BadSample
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
@@ -128,7 +128,7 @@ def test_own_and_retrieved_image_answer_for_the_perturbed_caption(
     stub, tokenizer, listed, image_of, blip, monkeypatch
 ) -> None:
     """The dark image's caption finds the red one once its first sentence is gone. Skipped samples shift the rows."""
-    monkeypatch.setattr("hyvlm.evaluation.vqa.Answerer", ByColour)
+    monkeypatch.setattr("hyvlm.evaluation.tasks.vqa.Answerer", ByColour)
     dark, red = (51, 0, 0), (255, 0, 0)
     model = stub({"b.": [1, 0, 0], "b, ccc.": [1, 0, 0], "ddd.": [1, 0, 0]})
     samples = listed(
@@ -151,7 +151,7 @@ def test_own_and_retrieved_image_answer_for_the_perturbed_caption(
 
 
 def test_ties_go_to_another_image(stub, tokenizer, listed, image_of, blip, monkeypatch) -> None:
-    monkeypatch.setattr("hyvlm.evaluation.vqa.Answerer", ByColour)
+    monkeypatch.setattr("hyvlm.evaluation.tasks.vqa.Answerer", ByColour)
     samples = listed([image_of(RED, texts=["ddd."]), image_of(GREEN, texts=["eee."])])
     model = stub({"ddd.": [1, 1, 0], "eee.": [0, 1, 0]})
     outcome = run(model, tokenizer, samples, vqa=blip, perturbations=("shuffled",), seeds=1)

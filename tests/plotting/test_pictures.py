@@ -14,8 +14,8 @@ from PIL import Image
 from hyvlm.data import open_data
 from hyvlm.data.sentences import PERTURBATIONS
 from hyvlm.evaluation import Embedder
-from hyvlm.evaluation.perturbed_ranks import perturbed_ranks
-from hyvlm.evaluation.perturbed_retrieval import perturb_all
+from hyvlm.evaluation.tasks.perturbed_ranks import perturbed_ranks
+from hyvlm.evaluation.tasks.perturbed_retrieval import perturb_all
 from hyvlm.geometry import Lorentz, Sphere
 from hyvlm.models import save_model
 from hyvlm.plotting import caption_pictures

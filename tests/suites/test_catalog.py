@@ -6,9 +6,9 @@ import pytest
 
 from hyvlm.data import DATASETS
 from hyvlm.data.sentences import PERTURBATIONS
-from hyvlm.evaluation.part_matching import _tests
 from hyvlm.evaluation.runner import setting_names
 from hyvlm.evaluation.task import TASKS
+from hyvlm.evaluation.tasks.part_matching import _tests
 from hyvlm.suites import read_suite, suite_names
 from hyvlm.suites.catalog import DataFolder, read_suites
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 import hyvlm
 from hyvlm.config import load_config
-from hyvlm.data.scenes import describe_scene, render
+from hyvlm.data.sets.scenes import describe_scene, render
 from hyvlm.training.checkpoint import UNFINISHED, checkpoint_folders
 from hyvlm.training.trainer import train
 

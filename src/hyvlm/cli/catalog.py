@@ -73,7 +73,7 @@ def list_entries(kind: str) -> dict[str, str]:
     elif kind == "datasets":
         from hyvlm.data import DATASETS as registry
     elif kind == "prompts":
-        from hyvlm.evaluation.classification import TEMPLATES as registry
+        from hyvlm.evaluation.tasks.classification import TEMPLATES as registry
     else:
         raise ValueError(unknown("kind", kind, list(KINDS)))
     return {name: first_line(registry[name]) for name in registry}

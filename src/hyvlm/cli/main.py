@@ -17,8 +17,10 @@ from hyvlm.cli.convert import convert
 from hyvlm.cli.data import data_app
 from hyvlm.cli.diagnose import diagnose
 from hyvlm.cli.evaluate import evaluate
+from hyvlm.cli.export import export
 from hyvlm.cli.options import UsageError
 from hyvlm.cli.plot import plot
+from hyvlm.cli.push import push
 from hyvlm.cli.train import demo, sweep, train
 from hyvlm.errors import MissingExtra
 
@@ -45,6 +47,8 @@ app.command("eval", rich_help_panel=MEASURE)(evaluate)
 app.command(rich_help_panel=MEASURE)(diagnose)
 app.command(rich_help_panel=MEASURE)(plot)
 app.command(rich_help_panel=USE)(convert)
+app.command(rich_help_panel=USE)(export)
+app.command(rich_help_panel=USE)(push)
 
 
 def version(show: bool) -> None:

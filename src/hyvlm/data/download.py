@@ -1,4 +1,4 @@
-"""Get the data sets of :data:`hyvlm.data.zoo.ZOO`: download those that can be, say what to do for the others."""
+"""Get the data sets of :data:`hyvlm.data.sets.zoo.ZOO`: download those that can be, say what to do for the others."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from huggingface_hub import hf_hub_download
 from torchvision import datasets
 from torchvision.datasets.utils import download_and_extract_archive, extract_archive
 
-from hyvlm.data import layouts
-from hyvlm.data.zoo import ZOO, open_zoo
+from hyvlm.data.sets import layouts
+from hyvlm.data.sets.zoo import ZOO, open_zoo
 from hyvlm.registry import unknown
 
 SUN_PARTITIONS = "https://vision.princeton.edu/projects/2010/SUN/download/Partitions.zip"

@@ -20,7 +20,7 @@ from PIL import Image
 
 from hyvlm.data.boxes import LazyPart, cut_part
 from hyvlm.data.files import need_caption
-from hyvlm.data.shards import Record, expand_shards
+from hyvlm.data.sets.shards import Record, expand_shards
 from hyvlm.types import BadSample
 
 #: A longer row is no image with its boxes; those that were released have 170 kB on average.

@@ -8,7 +8,7 @@ from typing import Any
 from PIL import Image
 
 from hyvlm.data.boxes import LazyPart, cut_part, overlap
-from hyvlm.data.table import json_list
+from hyvlm.data.sets.table import json_list
 from hyvlm.types import BadSample
 
 #: Boxes that overlap by this much (intersection over union) show the same thing: the better one stays.

@@ -16,7 +16,7 @@ from hyvlm.data.files import need_caption
 from hyvlm.data.grit import MAX_OVERLAP, choose_parts
 from hyvlm.data.images import IMAGE_SUFFIXES
 from hyvlm.data.processed import Counts, Form, Layout, Unit, write_shards
-from hyvlm.data.shards import Record, expand_shards, read_record
+from hyvlm.data.sets.shards import Record, expand_shards, read_record
 from hyvlm.data.tarindex import index_shard
 from hyvlm.errors import MissingExtra
 from hyvlm.registry import Registry
@@ -62,7 +62,7 @@ def prepare_grit(
     a folder.
 
     Args:
-        source: Shard pattern as in :func:`hyvlm.data.shards.expand_shards`, or one of ``.parquet`` files.
+        source: Shard pattern as in :func:`hyvlm.data.sets.shards.expand_shards`, or one of ``.parquet`` files.
         out: Folder for the result.
         images: Folder of the images of a parquet source; by default ``images/`` beside the file.
         size: Images and crops are scaled down until their short side has this many pixels; never up.
@@ -115,7 +115,7 @@ def prepare_gligen(
 
     Args:
         source: A folder of ``.tsv`` files, or a list, range or glob of them as in
-            :func:`hyvlm.data.shards.expand_shards`.
+            :func:`hyvlm.data.sets.shards.expand_shards`.
         out, size, square, quality, max_parts, max_dropped, workers: As in :func:`prepare_grit`.
         shard_bytes: Larger files become several shards, each from at most so many bytes.
     Returns:

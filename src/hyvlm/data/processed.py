@@ -22,7 +22,7 @@ from webdataset import TarWriter
 from hyvlm.data.boxes import LazyPart
 from hyvlm.data.files import MAX_EXAMPLES
 from hyvlm.data.images import load_image
-from hyvlm.data.shards import Record
+from hyvlm.data.sets.shards import Record
 from hyvlm.files import write_text
 from hyvlm.types import BadSample, reasons
 

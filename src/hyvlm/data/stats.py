@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from hyvlm.data.catalog import SampleSet, open_data
-from hyvlm.data.scenes import ScenePairs
-from hyvlm.data.scenes.world import objects_in
-from hyvlm.data.shards import Shards
+from hyvlm.data.sets.scenes import ScenePairs
+from hyvlm.data.sets.scenes.world import objects_in
+from hyvlm.data.sets.shards import Shards
 from hyvlm.types import BadSample, reasons
 
 

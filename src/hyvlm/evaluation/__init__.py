@@ -2,10 +2,10 @@
 
 from hyvlm.evaluation.cache import EmbeddingCache
 from hyvlm.evaluation.embed import Embedder
-from hyvlm.evaluation.prompt_audit import prompt_audit_table
 from hyvlm.evaluation.report import Result, perturbation_table, results_table, write_results
 from hyvlm.evaluation.runner import EvalSpec, check_specs, evaluate
 from hyvlm.evaluation.task import TASKS, Outcome, Task
+from hyvlm.evaluation.tasks.prompt_audit import prompt_audit_table
 
 __all__ = [
     "TASKS",

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 from torchvision.transforms.v2.functional import InterpolationMode, pil_to_tensor, resize
 
-from hyvlm.data.masks import BACKGROUND
+from hyvlm.data.sets.masks import BACKGROUND
 from hyvlm.evaluation.embed import Embedder
 from hyvlm.evaluation.metrics import score_blocks
 from hyvlm.evaluation.prompts import read_templates

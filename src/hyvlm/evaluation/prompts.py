@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hyvlm.data.catalog import SampleSet
 from hyvlm.data.class_names import benchmark_prompts
-from hyvlm.data.zoo import ZOO
+from hyvlm.data.sets.zoo import ZOO
 from hyvlm.registry import Registry, unknown
 
 TEMPLATES: Registry[Callable[[], tuple[str, ...]]] = Registry("prompt set")

@@ -12,27 +12,9 @@ from typing import Any
 
 import torch
 
+import hyvlm.evaluation.tasks  # noqa: F401  (they register)
 from hyvlm.config import EvalConfig
 from hyvlm.data.catalog import SampleSet, open_data
-from hyvlm.evaluation import (  # noqa: F401  (they register)
-    boxes,
-    classification,
-    entailment,
-    hard_negatives,
-    hierarchy,
-    multi_object,
-    multilabel,
-    order,
-    part_matching,
-    part_uncertainty,
-    perturbed_ranks,
-    perturbed_retrieval,
-    prompt_audit,
-    retrieval,
-    segmentation,
-    text_retrieval,
-    vqa,
-)
 from hyvlm.evaluation.cache import EmbeddingCache
 from hyvlm.evaluation.embed import Embedder
 from hyvlm.evaluation.report import Result, read_results, write_results

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from hyvlm.data.sentences import PERTURBATIONS, perturb, split_sentences
 from hyvlm.evaluation.embed import Embedder, evaluation_mode
-from hyvlm.evaluation.perturbed_ranks import HasPairwiseCones, entailment_margin
-from hyvlm.evaluation.retrieval import images_by_text
+from hyvlm.evaluation.tasks.perturbed_ranks import HasPairwiseCones, entailment_margin
+from hyvlm.evaluation.tasks.retrieval import images_by_text
 from hyvlm.geometry import Sphere
 from hyvlm.losses.midpoint import HasMidpoint, token_midpoint, token_weights
 from hyvlm.plotting.contributions import contributions
@@ -91,7 +91,7 @@ def _midpoint(embedder: Embedder, words: Tokens, images: Tensor, temperature: fl
 def perturbed_captions(gathered: Gathered, seed: int) -> list[str]:
     """The chosen caption under every perturbation, five versions of each, without those that are no change or equal.
 
-    At seed 0 they are the versions that :func:`hyvlm.evaluation.perturbed_ranks.perturbed_ranks` ranks.
+    At seed 0 they are the versions that :func:`hyvlm.evaluation.tasks.perturbed_ranks.perturbed_ranks` ranks.
     """
     caption, index = gathered.captions[0], gathered.entries[0].index
     versions = [perturb(caption, how, seed=(seed + i, index)) for how in PERTURBATIONS for i in range(VERSIONS)]

@@ -15,7 +15,7 @@ from PIL import Image
 from hyvlm.diagnostics.gradients import GradientCosines
 from hyvlm.diagnostics.radii import RadialDistribution
 from hyvlm.diagnostics.separation import Separation
-from hyvlm.evaluation.part_uncertainty import Correlation, PartUncertainty
+from hyvlm.evaluation.tasks.part_uncertainty import Correlation, PartUncertainty
 from hyvlm.plotting.figures import COLOURS, INK, PALE, style
 
 #: Crops of a row of a sheet, and inches a crop.

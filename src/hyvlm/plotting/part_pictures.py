@@ -17,7 +17,7 @@ from hyvlm.diagnostics.separation import median_distance, separation
 from hyvlm.diagnostics.subset import spread
 from hyvlm.diagnostics.views import Collected, collect_views
 from hyvlm.evaluation.embed import Embedder, evaluation_mode
-from hyvlm.evaluation.part_uncertainty import check_origin, correlation, part_uncertainty
+from hyvlm.evaluation.tasks.part_uncertainty import check_origin, correlation, part_uncertainty
 from hyvlm.losses import uncertainty
 from hyvlm.plotting.embedding_map import embedding_map, place
 from hyvlm.plotting.figures import Files

@@ -9,7 +9,7 @@ import hyvlm
 from hyvlm.data.catalog import open_data
 from hyvlm.evaluation.embed import Embedder
 from hyvlm.evaluation.runner import choose_device
-from hyvlm.evaluation.segmentation import Segmentation
+from hyvlm.evaluation.tasks.segmentation import Segmentation
 from hyvlm.files import check_folder
 from hyvlm.plotting import caption_pictures, part_pictures, pixel_pictures  # noqa: F401  (they register)
 from hyvlm.plotting.checkpoints import Checkpoints

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from hyvlm.evaluation.dense import HasOrigin, class_queries, dense_points, extrapolate
 from hyvlm.evaluation.embed import Embedder, evaluation_mode
-from hyvlm.evaluation.segmentation import Segmentation, read_masked
+from hyvlm.evaluation.tasks.segmentation import Segmentation, read_masked
 from hyvlm.plotting.figures import Files
 from hyvlm.plotting.gather import read_sample
 from hyvlm.plotting.request import PICTURES, Request

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from hyvlm.data.catalog import SampleSet
 from hyvlm.evaluation.embed import Embedder
-from hyvlm.evaluation.segmentation import Segmentation
+from hyvlm.evaluation.tasks.segmentation import Segmentation
 from hyvlm.plotting.contributions import check_temperature
 from hyvlm.plotting.figures import Files
 from hyvlm.plotting.gather import Gathered, gather

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.ndimage import distance_transform_edt
 
-from hyvlm.data.masks import IGNORED
+from hyvlm.data.sets.masks import IGNORED
 from hyvlm.plotting.figures import INK, style
 
 #: Inches: width of a panel.

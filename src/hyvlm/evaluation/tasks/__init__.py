@@ -1,0 +1,41 @@
+"""Tasks, one file each; importing them registers their names."""
+
+from hyvlm.evaluation.tasks import (
+    boxes,
+    classification,
+    entailment,
+    hard_negatives,
+    hierarchy,
+    multi_object,
+    multilabel,
+    order,
+    part_matching,
+    part_uncertainty,
+    perturbed_ranks,
+    perturbed_retrieval,
+    prompt_audit,
+    retrieval,
+    segmentation,
+    text_retrieval,
+    vqa,
+)
+
+__all__ = [
+    "boxes",
+    "classification",
+    "entailment",
+    "hard_negatives",
+    "hierarchy",
+    "multi_object",
+    "multilabel",
+    "order",
+    "part_matching",
+    "part_uncertainty",
+    "perturbed_ranks",
+    "perturbed_retrieval",
+    "prompt_audit",
+    "retrieval",
+    "segmentation",
+    "text_retrieval",
+    "vqa",
+]
