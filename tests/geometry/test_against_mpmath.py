@@ -218,6 +218,25 @@ def test_exactly_collinear_points_have_zero_angle_gradient(
     assert not any(g.any() for g in torch.autograd.grad(angle.sum(), [x, y]))
 
 
+SHARES = st.one_of(st.floats(0, 1), st.sampled_from([0.0, 0.5, 1.0]))
+
+
+@pytest.mark.parametrize(("dtype", "examples"), [(torch.float64, 200), (torch.float32, 100)])
+def test_geodesic(dtype: torch.dtype, examples: int) -> None:
+    @settings(max_examples=examples, derandomize=True, deadline=None)
+    @given(cases(dtype), SHARES)
+    def check(case: Case, share: float) -> None:
+        """Within a few roundings of the two terms that are added; s radii of curvature apart cost s of them."""
+        found = case.manifold.geodesic(*case.tensors, share).tolist()
+        (x, y), t = case.exact, Number(torch.tensor(share, dtype=dtype).item())
+        s = distance(x, y, case.c) * mp.sqrt(case.c)
+        from_x, from_y = (mp.sinh((1 - t) * s) / mp.sinh(s), mp.sinh(t * s) / mp.sinh(s)) if s else (1 - t, t)
+        error = size([Number(f) - (from_x * a + from_y * b) for f, a, b in zip(found, x, y, strict=True)])
+        assert error <= 8 * EPS[dtype] * (1 + s) * (from_x * size(x) + from_y * size(y))
+
+    check()
+
+
 @st.composite
 def single_points(draw: st.DrawFn, largest: float) -> Case:
     n = min(draw(st.one_of(st.just(0.0), norms())), largest)

@@ -157,3 +157,40 @@ def test_pairwise_functions_refuse_a_single_vector(manifold: Manifold, features:
         for x, y in ((points[0], points), (points, points[0]), (points[0], points[0])):
             with pytest.raises(ValueError, match=r"pairwise functions take points \(\.\.\., N, D\)"):
                 getattr(manifold, name)(x, y)
+
+
+def test_a_geodesic_goes_from_one_point_to_the_other_in_equal_steps(manifold: Manifold, features: Tensor) -> None:
+    x, y = manifold.lift(features), manifold.lift(features.flip(0).roll(1, 0))
+    whole = manifold.distance(x, y)
+    assert torch.allclose(manifold.geodesic(x, y, 0.0), x, rtol=1e-13)
+    assert torch.allclose(manifold.geodesic(x, y, 1.0), y, rtol=1e-13)
+    for share in (0.25, 0.5, 0.9):
+        between = manifold.geodesic(x, y, share)
+        assert torch.allclose(manifold.distance(x, between), share * whole, rtol=1e-12, atol=1e-11)
+        assert torch.allclose(manifold.distance(between, y), (1 - share) * whole, rtol=1e-12, atol=1e-11)
+        assert torch.allclose(manifold.geodesic(y, x, 1 - share), between, rtol=1e-11)
+
+
+def test_a_geodesic_takes_a_share_per_pair(manifold: Manifold, features: Tensor) -> None:
+    x, y = manifold.lift(features), manifold.lift(features.flip(0))
+    shares = torch.linspace(0, 1, 12)  # float32; points keep their dtype
+    each = [manifold.geodesic(a, b, share.item()) for a, b, share in zip(x, y, shares, strict=True)]
+    assert torch.allclose(manifold.geodesic(x, y, shares), torch.stack(each), rtol=1e-14)
+    assert manifold.geodesic(x[0], y[0], shares).shape == (12, 8)
+    with pytest.raises(ValueError, match="different dimension"):
+        manifold.geodesic(x, y[:, :4], 0.5)
+
+
+def test_a_geodesic_to_the_origin_shrinks_the_tangent_vector(manifold: Manifold, features: Tensor) -> None:
+    if not hasattr(manifold, "logmap0"):
+        pytest.skip("a sphere has no origin")
+    x = manifold.lift(features)
+    expected = manifold.expmap0(0.3 * manifold.logmap0(x))
+    assert torch.allclose(manifold.geodesic(x, torch.zeros_like(x), 0.7), expected, rtol=1e-13)
+
+
+def test_antipodes_are_joined_by_a_great_circle() -> None:
+    manifold, x = MANIFOLDS["sphere"](), torch.eye(4, dtype=torch.float64)
+    half = manifold.geodesic(x, -x, 0.5)
+    assert torch.allclose(half.norm(dim=-1), torch.ones(4, dtype=torch.float64))
+    assert (half * x).sum(-1).abs().max() < 1e-15

@@ -107,3 +107,29 @@ def test_coincident_points_have_zero_distance_and_gradient(name: str) -> None:
         assert not found.any()
         slopes = torch.autograd.grad(found.sum(), [x, y, *manifold.parameters()], allow_unused=True)
         assert not any(s.any() for s in slopes if s is not None)
+
+
+@pytest.mark.parametrize("kind", ["norms", "zero", "coincident", "coincident far", "line", "axes", "tiny", "mixed"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", MANIFOLDS)
+def test_points_on_the_way_between_two(name: str, dtype: torch.dtype, kind: str) -> None:
+    for c in (0.1, 10.0):
+        manifold, x = MANIFOLDS[name](c).to(dtype), batch(dtype, kind)
+        for share in (0.0, 0.4, 1.0):
+            found = manifold.geodesic(x.unsqueeze(-2), x.unsqueeze(-3), share)
+            assert found.dtype == dtype
+            assert found.isfinite().all()
+            if kind.startswith("coincident") and name != "sphere":
+                assert torch.allclose(found, x.expand_as(found), rtol=4 * torch.finfo(dtype).eps, atol=0)
+
+
+@pytest.mark.parametrize("name", MANIFOLDS)
+def test_the_way_between_points_of_all_norms(name: str) -> None:
+    manifold, points = MANIFOLDS[name](2.0).double(), batch(torch.float64, "norms")
+    points = manifold.lift(points) if name == "sphere" else points
+    x, y = torch.broadcast_tensors(points.unsqueeze(0), points.unsqueeze(1))
+    whole = manifold.distance(x, y)
+    for share in (0.0, 0.3, 0.5, 0.9, 1.0):
+        between = manifold.geodesic(x, y, share)
+        for end, part in ((x, share), (y, 1 - share)):  # a rounding moves a point at norm 1e4 by 1e-12
+            assert torch.allclose(manifold.distance(end, between), part * whole, rtol=1e-9, atol=1e-10)

@@ -83,6 +83,12 @@ class Euclidean(Manifold):
         return replace_pairs(values, close, lambda x, y, _: norm(x - y), x, y, x.new_ones(()))
 
     @full_precision
+    def geodesic(self, x: Tensor, y: Tensor, t: Tensor | float) -> Tensor:
+        """The point at share ``t`` of the straight line; arguments as in :meth:`Manifold.geodesic`."""
+        check_same_dim(x, y)
+        return torch.lerp(x, y, torch.as_tensor(t, dtype=x.dtype, device=x.device).unsqueeze(-1))
+
+    @full_precision
     def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
         """Angle at ``x``, in radians, from the outward ray toward ``y`` (Eq. 4, by atan2).
 

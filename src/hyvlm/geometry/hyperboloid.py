@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from hyvlm.geometry.numerics import angle_of, dot, nonzero, norm, rounded_off, safe_sqrt, unit
+from hyvlm.geometry.numerics import angle_of, dot, nonzero, norm, rounded_off, safe_sqrt, sinhc, unit
 from hyvlm.geometry.pairs import CANCELLED, replace_pairs
 
 
@@ -67,6 +67,14 @@ def distance_of_chord(chord_sq: Tensor, c: Tensor) -> Tensor:
 def distance(x: Tensor, y: Tensor, c: Tensor) -> Tensor:
     """Geodesic distance of paired points."""
     return distance_of_chord(chord_sq(x, y, c), c)
+
+
+def geodesic(x: Tensor, y: Tensor, t: Tensor, c: Tensor) -> Tensor:
+    """Point at share ``t`` of the way: ``(sinh((1-t) s) x + sinh(t s) y) / sinh(s)``, ``s`` the distance in radii of
+    curvature. Quotients by their arguments, which stay exact where the points coincide."""
+    s_sq = c * distance(x, y, c).square()
+    from_x, from_y = (share * sinhc(share.square() * s_sq) / sinhc(s_sq) for share in (1 - t, t))
+    return from_x.unsqueeze(-1) * x + from_y.unsqueeze(-1) * y
 
 
 def inner(x: Tensor, y: Tensor, c: Tensor) -> Tensor:

@@ -159,6 +159,15 @@ class Lorentz(Manifold):
         """
         return self._pairwise(hyperboloid.pairwise_distance, x, y)
 
+    @full_precision
+    def geodesic(self, x: Tensor, y: Tensor, t: Tensor | float) -> Tensor:
+        """The point at share ``t`` of the way from ``x`` to ``y``; arguments as in :meth:`Manifold.geodesic`.
+
+        From or to the origin it is the tangent vector there that is scaled.
+        """
+        check_same_dim(x, y)
+        return hyperboloid.geodesic(x, y, torch.as_tensor(t, dtype=x.dtype, device=x.device), self._c(x))
+
     def score(self, x: Tensor, y: Tensor) -> Tensor:
         """Lorentz inner product, pairwise: ranks like minus the distance at one curvature, and is cheaper.
 

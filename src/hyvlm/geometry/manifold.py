@@ -32,6 +32,19 @@ class Manifold(nn.Module):
     def pairwise_distance(self, x: Tensor, y: Tensor) -> Tensor:
         """Geodesic distance of every ``x`` to every ``y``."""
 
+    @abstractmethod
+    def geodesic(self, x: Tensor, y: Tensor, t: Tensor | float) -> Tensor:
+        """The point at share ``t`` of the way from ``x`` to ``y``: at ``t`` times their distance from ``x``.
+
+        Args:
+            x, y: Points ``(..., D)``; leading axes broadcast.
+            t: A number, or one per pair, of a shape that broadcasts to ``(...)``: 0 is at ``x``, 1 at ``y``.
+        Returns:
+            Points ``(..., D)``.
+        Raises:
+            ValueError: If the last axes differ.
+        """
+
     def similarity(self, x: Tensor, y: Tensor) -> Tensor:
         """What contrast is trained on, pairwise: minus the distance (:class:`Sphere`: the cosine)."""
         return -self.pairwise_distance(x, y)

@@ -94,6 +94,11 @@ class Product(Manifold):
         """:meth:`distance` of every ``x`` ``(..., N, F * D)`` to every ``y`` ``(..., M, F * D)``: ``(..., N, M)``."""
         return self._combine(self._all_pairs(self.factor.pairwise_distance, x, y))
 
+    def geodesic(self, x: Tensor, y: Tensor, t: Tensor | float) -> Tensor:
+        """The geodesic of every factor, at one share ``t``; arguments as in :meth:`Manifold.geodesic`."""
+        by_factor = t.unsqueeze(-1) if isinstance(t, Tensor) else t
+        return self.factor.geodesic(*self._split_pair(x, y), by_factor).flatten(-2)
+
     def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
         """Exterior angle in every factor, ``(..., F)``."""
         return self.factor.exterior_angle(*self._split_pair(x, y))

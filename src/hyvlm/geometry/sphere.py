@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from hyvlm.geometry.manifold import MANIFOLDS, Manifold, check_pairwise, check_same_dim
-from hyvlm.geometry.numerics import angle_of, full_precision, norm, unit
+from hyvlm.geometry.numerics import angle_of, dot, full_precision, norm, unit
 from hyvlm.geometry.pairs import CANCELLED, replace_pairs
 
 
@@ -42,6 +43,20 @@ class Sphere(Manifold):
         return replace_pairs(values, parallel, lambda x, y, _: _angle(x, y), x, y, x.new_ones(()))
 
     @full_precision
+    def geodesic(self, x: Tensor, y: Tensor, t: Tensor | float) -> Tensor:
+        """The unit vector at share ``t`` of the great circle; arguments as in :meth:`Manifold.geodesic`.
+
+        Antipodes are joined by one of the many great circles.
+        """
+        check_same_dim(x, y)
+        x, y = unit(x), unit(y)
+        angle = (torch.as_tensor(t, dtype=x.dtype, device=x.device) * _angle(x, y)).unsqueeze(-1)
+        toward = _across(x, y - x)
+        axis = one_hot(x.abs().argmin(-1), x.shape[-1]).to(x)  # far from x, so that a direction is left
+        toward = torch.where((toward == 0).all(-1, keepdim=True), _across(x, axis), toward)
+        return unit(angle.cos() * x + angle.sin() * unit(toward))
+
+    @full_precision
     def similarity(self, x: Tensor, y: Tensor) -> Tensor:
         """Cosine of every ``x`` ``(..., N, D)`` and every ``y`` ``(..., M, D)``, shape ``(..., N, M)``."""
         check_pairwise(x, y)
@@ -51,6 +66,11 @@ class Sphere(Manifold):
     def average_features(self, features: Tensor, dim: int) -> Tensor:
         """Mean along ``dim`` of the features' directions."""
         return unit(features).mean(dim)
+
+
+def _across(x: Tensor, v: Tensor) -> Tensor:
+    """The part of ``v`` orthogonal to the unit vector ``x``."""
+    return v - dot(x, v).unsqueeze(-1) * x
 
 
 def _angle(x: Tensor, y: Tensor) -> Tensor:
