@@ -6,6 +6,7 @@ import os
 import platform
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,10 +15,20 @@ from scipy import stats
 import hyvlm
 
 
+def processor() -> str:
+    """The processor's name, as Linux knows it; elsewhere what Python says."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
 def where() -> dict[str, Any]:
     """The machine and the versions, as reports keep them."""
     return {
-        "machine": {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()},
+        "machine": {"processor": processor(), "cores": os.cpu_count()},
         "versions": {"hyvlm": hyvlm.__version__, "torch": torch.__version__, "python": platform.python_version()},
     }
 

@@ -1,0 +1,78 @@
+"""Every benchmark of speed, and ``docs/performance.md`` from them: ``python benchmarks/performance.py [NAME ...]``.
+
+Runs the scripts named (default: all, in turn, each in a process of its own), which write ``results/NAME.json``, then
+writes the page from all results there are. ``python benchmarks/performance.py --page`` only writes the page.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from _runner import RESULTS
+
+from hyvlm.files import write_text
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "performance.md"
+#: Script to the heading of its table.
+SCRIPTS = {
+    "losses": "Losses: forward and backward on ready features",
+    "training_step": "Training step",
+    "large_batch": "Large batches on one machine",
+    "input_pipeline": "Input pipeline",
+    "retrieval_ranking": "Retrieval and zero-shot classification",
+    "hierarchical_metrics": "Hierarchical metrics",
+    "search": "Search",
+    "horopca": "HoroPCA",
+}
+START, END = "<!-- tables: python benchmarks/performance.py -->", "<!-- end of tables -->"
+
+
+def number(value: float | None, unit: str = "") -> str:
+    return "–" if value is None else f"{value:.3g}{unit}"
+
+
+def table(name: str, report: dict[str, Any]) -> str:
+    """One result file as Markdown."""
+    machine, versions = report["machine"], report["versions"]
+    lines = [
+        f"### {SCRIPTS[name]}",
+        "",
+        f"`python benchmarks/{name}.py`; {machine['processor']}, {report['threads']} threads, "
+        f"torch {versions['torch']}.",
+        "",
+        "| what | size | ours, s | plain, s | plain / ours | limit, s | ours / limit | peak, MB | plain's peak, MB |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for r in report["rows"]:
+        cells = [number(r[key]) for key in ("ours", "plain", "ratio", "limit", "to_limit")]
+        memory = ["–" if r[key] is None else f"{r[key]:,.0f}" for key in ("peak_mb", "plain_peak_mb")]
+        lines.append("| " + " | ".join([r["what"], r["size"], *cells, *memory]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def write_page() -> None:
+    """Put the tables of all results between the page's two marks; what is written around them stays."""
+    text = PAGE.read_text(encoding="utf-8")
+    before, _, rest = text.partition(START)
+    _, _, after = rest.partition(END)
+    reports = {name: RESULTS / f"{name}.json" for name in SCRIPTS}
+    tables = [table(n, json.loads(p.read_text(encoding="utf-8"))) for n, p in reports.items() if p.exists()]
+    write_text(PAGE, f"{before}{START}\n\n" + "\n".join(tables) + f"\n{END}{after}")
+
+
+def main(names: list[str]) -> None:
+    for name in names:
+        print(f"== {name}", flush=True)
+        subprocess.run([sys.executable, str(HERE / f"{name}.py")], check=True)
+    write_page()
+    print(f"page: {PAGE}")
+
+
+if __name__ == "__main__":
+    given = sys.argv[1:]
+    main([] if given == ["--page"] else given or list(SCRIPTS))
