@@ -17,8 +17,8 @@ from hyvlm.registry import Registry
 from hyvlm.types import Sample
 
 #: What a sample set is opened for: images with captions and parts; images with one class each; images with label sets;
-#: texts without images; images with a true caption and false ones; images with a class for every pixel.
-CONTENTS = ("pairs", "classes", "labels", "texts", "negatives", "masks")
+#: texts without images; images with a true caption and false ones; images with a class for every pixel; images alone.
+CONTENTS = ("pairs", "classes", "labels", "texts", "negatives", "masks", "images")
 
 
 class SampleSet(Dataset[Sample]):

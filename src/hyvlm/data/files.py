@@ -54,11 +54,16 @@ class Drops:
         return f" ({reasons(self.counts)})" if self.counts else ""
 
 
+class NotOffered(ValueError):
+    """A data set does not have the content that it was opened for."""
+
+
 def check_offer(kind: str, what: str, asked: str, offered: Sequence[str]) -> None:
-    """Raise ValueError if ``asked`` (a content or a split) is not among ``offered``."""
+    """Raise ValueError if ``asked`` (a content or a split) is not among ``offered``; of a content, NotOffered."""
     if asked not in offered:
         hint = ": leave the split out (data.split=null)" if what == "split" and list(offered) == ["all"] else ""
-        raise ValueError(f"{kind} offers the {what}s {', '.join(offered)}, not {asked!r}{hint}")
+        error = NotOffered if what == "content" else ValueError
+        raise error(f"{kind} offers the {what}s {', '.join(offered)}, not {asked!r}{hint}")
 
 
 def need_folder(path: Path, kind: str) -> Path:

@@ -71,18 +71,20 @@ class ShardIndex:
             self.samples, self.parts = _map(self.folder)
 
 
-def index_shard(path: Path) -> ShardIndex:
+def index_shard(path: Path, *, captions: bool = True) -> ShardIndex:
     """The index of a shard: from the cache if the file has not changed since, else by one pass over its headers.
 
+    Args:
+        captions: Whether a sample needs one; without, an image by itself is a sample too.
     Raises:
         ValueError: The file is no tar file, or a compressed one.
     """
-    folder = cache_folder() / _cache_key(path)
+    folder = cache_folder() / _cache_key(path, captions)
     try:
         return _read(folder, path)
     except (OSError, ValueError, KeyError):  # absent, or left by a crash: made again
         pass
-    index = scan_shard(path)
+    index = scan_shard(path, captions=captions)
     try:
         _write(folder, index)
         return _read(folder, path)
@@ -95,20 +97,23 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hyvlm" / "shards"
 
 
-def scan_shard(path: Path) -> ShardIndex:
-    """Index a shard from its headers; a shard that is cut short loses its tail, counted under its name."""
+def scan_shard(path: Path, *, captions: bool = True) -> ShardIndex:
+    """Index a shard from its headers; arguments as in :func:`index_shard`.
+
+    A shard that is cut short loses its tail, counted under its name.
+    """
     drops = Drops()
     groups, cut, last = _members(path, drops)
     if cut:
         drops.add("shard is cut short", str(path))
         members = groups.get(last, {})
-        whole_plain = "child" not in _stems(members) and _places(members) is not None
+        whole_plain = "child" not in _stems(members) and _places(members, captions) is not None
         if not whole_plain:  # of a processed sample, parts may be missing that nobody can count
             groups.pop(last, None)
     suffixes = sorted({suffix for members in groups.values() for suffix in members})
     samples, parts = [], list[tuple[int, Place, Place]]()
     for key, members in groups.items():
-        places = _places(members)
+        places = _places(members, captions)
         if places is None:
             drops.add(_why_unusable(members), f"sample {key!r} of {path}")
             continue
@@ -152,12 +157,12 @@ def _stems(members: dict[str, Place]) -> set[str]:
     return {suffix.partition(".")[0] for suffix in members}
 
 
-def _places(members: dict[str, Place]) -> tuple[Place, Place, Place] | None:
+def _places(members: dict[str, Place], captions: bool) -> tuple[Place, Place, Place] | None:
     """Places of image, text and json; None if the sample is not of a known layout."""
     prefix = "child." if any(s.startswith("child.") for s in members) else ""
     image = next((members[prefix + s] for s in IMAGE_SUFFIXES if prefix + s in members), None)
     text, document = members.get(prefix + "txt"), members.get("json") if not prefix else None
-    if image is None or (text is None and document is None):
+    if image is None or (captions and text is None and document is None):
         return None
     return image, text or (0, 0), document or (0, 0)
 
@@ -192,9 +197,10 @@ def _not_a_tar(path: Path) -> str:
     return f"{path} is a compressed tar file; unpack it to a plain .tar" if packed else f"{path} is not a tar file"
 
 
-def _cache_key(path: Path) -> str:
+def _cache_key(path: Path, captions: bool) -> str:
     stat = path.stat()
-    text = f"{INDEX_VERSION}\0{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}"
+    kind = "" if captions else "\0images"
+    text = f"{INDEX_VERSION}\0{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}{kind}"
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 

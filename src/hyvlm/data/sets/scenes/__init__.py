@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hyvlm.data.catalog import DATASETS, SampleSet
+from hyvlm.data.files import NotOffered
 from hyvlm.data.sets.masks import BACKGROUND
 from hyvlm.data.sets.scenes.drawing import CANVAS, render
 from hyvlm.data.sets.scenes.long import LongTexts, long_texts
@@ -341,7 +342,7 @@ def open_scenes_long(location: str = "", *, split: str | None = None, content: s
 def _open(name: str, kinds: Sequence[type[_Scenes]], location: str, split: str | None, content: str) -> SampleSet:
     offered = {kind.content: kind for kind in kinds}
     if content not in offered:
-        raise ValueError(unknown("content", content, list(offered)))
+        raise NotOffered(unknown("content", content, list(offered)))
     split = split or "test"
     _check_split(split)
     if location and not (location.isascii() and location.isdigit() and int(location) > 0):
