@@ -114,7 +114,7 @@ def peak_mb() -> float:
 
 
 def in_fresh_process(script: str | Path, *arguments: str) -> Any:
-    """What ``python SCRIPT ARGUMENTS`` prints last, read as JSON: for peaks of memory, which a process never forgets."""
+    """What ``python SCRIPT ARGUMENTS`` prints last, read as JSON: for peak memory, which a process keeps."""
     done = subprocess.run([sys.executable, str(script), *arguments], capture_output=True, text=True, check=True)
     return json.loads(done.stdout.strip().splitlines()[-1])
 
