@@ -57,6 +57,9 @@ def push_to_hub(
         ConnectionError: The hub cannot be reached.
         ValueError: ``repo`` is no name of a repository.
     """
+    unnamed = f"a repository on the hub is named OWNER/NAME, got '{repo}'"
+    if repo.count("/") != 1:
+        raise ValueError(unnamed)
     card = model_card(model, repo, run=run, licence=licence)
     with tempfile.TemporaryDirectory() as folder:
         save_model(model, folder)
@@ -66,7 +69,7 @@ def push_to_hub(
             hub.create_repo(repo, private=private, exist_ok=True)
             commit = hub.upload_folder(repo_id=repo, folder_path=folder, commit_message=message, revision=revision)
         except errors.HFValidationError as error:
-            raise ValueError(f"a repository on the hub is named OWNER/NAME, got '{repo}'") from error
+            raise ValueError(unnamed) from error
         except errors.LocalTokenNotFoundError as error:
             raise PermissionError(f"no token to write to {repo}: run 'hf auth login' or set HF_TOKEN") from error
         except Exception as error:  # the hub's client raises errors of its own and of its HTTP library

@@ -94,7 +94,7 @@ class ImageTower(VisionTransformer):
             self.register_buffer("pos_embed", sincos_positions(self.patch_embed.grid_size, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        if not len(x):
+        if x.shape[0] == 0:  # len() would fix the batch size of an exported graph
             return self.forward(x.new_zeros(1, *x.shape[1:]))[:0]
         if self.global_pool == "avg":
             return self.forward_head(self.forward_features(x))
@@ -163,7 +163,7 @@ class TextTower(TextTransformer):
     def forward(self, tokens: Tensor) -> Tensor:
         if not len(tokens):
             return self.forward(tokens.new_zeros(1, 1))[:0]
-        return self._by_length(tokens, tokens.argmax(-1), self._pooled)
+        return self._by_length(tokens, tokens.argmax(-1), self.pooled)
 
     def tokens(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """What :meth:`forward` gives, ``(B, width)``, and every token's output after the final norm.
@@ -196,14 +196,15 @@ class TextTower(TextTransformer):
         x = self.token_embedding(tokens) + self.positional_embedding[:length]
         return x, self.attn_mask[:length, :length]
 
-    def _pooled(self, tokens: Tensor, end: Tensor) -> Tensor:
+    def pooled(self, tokens: Tensor, end: Tensor) -> Tensor:
+        """What :meth:`forward` gives, ``(B, width)``, of texts that end at ``end`` ``(B,)``, in one pass over all L."""
         x, mask = self._embed(tokens)
         *blocks, last = self.transformer.resblocks
         for block in blocks:
             x = block(x, attn_mask=mask)
         # As in the image tower: beyond attention, the last block is needed at one position a text.
         x = x + last.attention(last.ln_1(x), attn_mask=mask)
-        x = x[torch.arange(len(x), device=x.device), end]
+        x = x[torch.arange(x.shape[0], device=x.device), end]
         x = x + last.mlp(last.ln_2(x))
         return self.ln_final(x)
 
