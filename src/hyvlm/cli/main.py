@@ -16,6 +16,7 @@ import typer
 from hyvlm.cli.convert import convert
 from hyvlm.cli.data import data_app
 from hyvlm.cli.diagnose import diagnose
+from hyvlm.cli.embed import embed
 from hyvlm.cli.evaluate import evaluate
 from hyvlm.cli.export import export
 from hyvlm.cli.options import UsageError
@@ -46,6 +47,7 @@ app.add_typer(data_app, name="data", rich_help_panel=TRAIN)
 app.command("eval", rich_help_panel=MEASURE)(evaluate)
 app.command(rich_help_panel=MEASURE)(diagnose)
 app.command(rich_help_panel=MEASURE)(plot)
+app.command(rich_help_panel=USE)(embed)
 app.command(rich_help_panel=USE)(convert)
 app.command(rich_help_panel=USE)(export)
 app.command(rich_help_panel=USE)(push)
