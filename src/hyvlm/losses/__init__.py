@@ -4,6 +4,9 @@ from hyvlm.losses.contrastive import contrast_rows
 from hyvlm.losses.distillation import distillation_rows
 from hyvlm.losses.entailment import ConeHinge, HasCones, LeakyConeHinge
 from hyvlm.losses.midpoint import HasMidpoint, token_midpoint, token_weights
+from hyvlm.losses.tiled import Search, contrast_totals
+from hyvlm.losses.tiled_kernels import kernel_report
+from hyvlm.losses.tiled_scores import Scores, angle_scores_of, scores_of
 from hyvlm.losses.uncertainty import MEASURES, HasRadius, calibration_rows, entropy_rows, uncertainty
 
 __all__ = [
@@ -13,10 +16,16 @@ __all__ = [
     "HasMidpoint",
     "HasRadius",
     "LeakyConeHinge",
+    "Scores",
+    "Search",
+    "angle_scores_of",
     "calibration_rows",
     "contrast_rows",
+    "contrast_totals",
     "distillation_rows",
     "entropy_rows",
+    "kernel_report",
+    "scores_of",
     "token_midpoint",
     "token_weights",
     "uncertainty",

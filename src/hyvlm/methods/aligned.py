@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hyvlm.geometry import HasAngles, Manifold, angle_similarity
+from hyvlm.losses import Scores, angle_scores_of, scores_of
 from hyvlm.types import GROUP_OF_VIEW, Views
 
 #: What means and entropies run over: the global batch, or each process's rows, averaged over processes (as released).
@@ -63,6 +64,17 @@ class AlignedViews:
         rows, points = self.views.rows(anchor), self.views.points[candidate]
         return angle_similarity(self.manifold, rows, points, at="image" if anchor.endswith("image") else "text")
 
+    def scores(self, anchor: str, candidate: str) -> tuple[Scores, Tensor]:
+        """:meth:`similarity` for a contrast that never holds the matrix, and a factor to multiply it by."""
+        return scores_of(self.manifold, self.views.rows(anchor), self.views.points[candidate])
+
+    def angle_scores(self, anchor: str, candidate: str) -> tuple[Scores, Tensor]:
+        """:meth:`angle_similarity` for a contrast that never holds the matrix."""
+        assert isinstance(self.manifold, HasAngles)  # a need of the relation
+        rows, points = self.views.rows(anchor), self.views.points[candidate]
+        scores = angle_scores_of(self.manifold, rows, points, at="image" if anchor.endswith("image") else "text")
+        return scores, rows.new_ones(())
+
     def rows_to(self, view: str, group: str) -> Tensor:
         """For each of this process's rows of ``group``, the index of its own point of ``view``, ``(n,)``."""
         local = self.views.local[group]
@@ -100,17 +112,22 @@ class AlignedViews:
             rows: ``(n,)``, one for each of this process's rows of ``group``; their weights are applied here.
             reduction: None is that of the objective.
         """
+        return (self.row_weights(group, rows, over_rows=over_rows, reduction=reduction) * rows).sum()
+
+    def row_weights(
+        self, group: str, like: Tensor, *, over_rows: OverRows = "mean", reduction: str | None = None
+    ) -> Tensor:
+        """What each of this process's rows of ``group`` counts in its share, ``(n,)``, in the dtype of ``like``."""
         per_rank = (reduction or self.reduction) == "per_rank"
-        local = self.views.local[group]
-        weights = self.weights(group)
-        total = rows.sum() if weights is None else (weights[local].to(rows.dtype) * rows).sum()
+        local, every = self.views.local[group], self.weights(group)
+        mine = like.new_ones(local.stop - local.start) if every is None else every[local].to(like.dtype)
         if per_rank:
-            total = total / self.views.world_size
+            mine = mine / self.views.world_size
         if over_rows == "sum":
-            return total
-        if weights is None:
-            return total / max(len(rows) if per_rank else len(self.views.owner[group]), 1)
-        return total / (weights[local] if per_rank else weights).count_nonzero().clamp(min=1)
+            return mine
+        if every is None:
+            return mine / max(len(mine) if per_rank else len(self.views.owner[group]), 1)
+        return mine / (every[local] if per_rank else every).count_nonzero().clamp(min=1)
 
 
 def view_of(side: str) -> str:

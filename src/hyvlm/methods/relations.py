@@ -6,14 +6,25 @@ A relation is written as in the papers: ``"image -> text"`` (an image finds its 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from hyvlm.geometry import HasAngles, Manifold
-from hyvlm.losses import MEASURES, HasCones, HasRadius, calibration_rows, contrast_rows, entropy_rows, uncertainty
+from hyvlm.losses import (
+    MEASURES,
+    HasCones,
+    HasRadius,
+    Search,
+    calibration_rows,
+    contrast_rows,
+    contrast_totals,
+    entropy_rows,
+    tiled,
+    uncertainty,
+)
 from hyvlm.methods.aligned import AlignedViews, OverRows, finer_group, view_of
 from hyvlm.registry import unknown
 from hyvlm.types import GROUP_OF_VIEW
@@ -58,6 +69,7 @@ class Contrast:
     over_rows: OverRows
     tempered_by: str | None
     reduction: str | None
+    both_ways: bool
 
     @property
     def name(self) -> str:
@@ -73,20 +85,60 @@ class Contrast:
         return angles | needs_of(self.tempered_by)
 
     def share(self, batch: AlignedViews) -> Tensor:
-        group = GROUP_OF_VIEW[self.anchor]
+        rows, columns = batch.views.rows(self.anchor), batch.views.points[self.candidate]
+        if len(rows) * len(columns) < tiled.FROM:
+            values = contrast_rows(
+                self._similarity(batch) * self._scale(batch).unsqueeze(1),
+                batch.rows_to(self.candidate, GROUP_OF_VIEW[self.anchor]),
+                log_count=self._log_count(batch),
+                exclude_positive=self.exclude_positive,
+            )
+            return batch.share(values, GROUP_OF_VIEW[self.anchor], over_rows=self.over_rows, reduction=self.reduction)
+        if self.both_ways and batch.views.world_size == 1:
+            first = min(self, self._reversed(), key=lambda term: term.anchor)
+            return batch.once(first, lambda: first._totals(batch, both=True))[0 if first == self else 1]
+        return self._totals(batch, both=False)[0]
+
+    def _reversed(self) -> Contrast:
+        return replace(self, anchor=self.candidate, candidate=self.anchor)
+
+    def _similarity(self, batch: AlignedViews) -> Tensor:
         compare = batch.angle_similarity if self.similarity == "exterior_angle" else batch.similarity
-        logits = compare(self.anchor, self.candidate) * batch.scales[self.scale]
-        if self.tempered_by is not None:
-            with torch.no_grad():
-                u = uncertainty(batch.views.rows(self.anchor), batch.manifold, self.tempered_by)
-            logits = logits * torch.exp(-u / 2).unsqueeze(1)
-        log_count = None
-        if self.owner_repeated:
-            owners = batch.views.owner[group]
-            log_count = torch.bincount(owners, minlength=logits.shape[1]).to(logits.dtype).log()
-        target = batch.rows_to(self.candidate, group)
-        rows = contrast_rows(logits, target, log_count=log_count, exclude_positive=self.exclude_positive)
-        return batch.share(rows, group, over_rows=self.over_rows, reduction=self.reduction)
+        return compare(self.anchor, self.candidate)
+
+    def _totals(self, batch: AlignedViews, *, both: bool) -> Tensor:
+        """This direction's share and, if asked, that of the other one, without the matrix of similarities."""
+        compare = batch.angle_scores if self.similarity == "exterior_angle" else batch.scores
+        scores, unit = compare(self.anchor, self.candidate)
+        searches = [term._search(batch, unit) for term in ((self, self._reversed()) if both else (self,))]
+        return contrast_totals(scores, *searches)
+
+    def _search(self, batch: AlignedViews, unit: Tensor) -> Search:
+        group, scale = GROUP_OF_VIEW[self.anchor], self._scale(batch) * unit
+        return Search(
+            scale=scale,
+            weight=batch.row_weights(group, scale, over_rows=self.over_rows, reduction=self.reduction),
+            target=batch.rows_to(self.candidate, group),
+            log_count=self._log_count(batch),
+            exclude_positive=self.exclude_positive,
+        )
+
+    def _scale(self, batch: AlignedViews) -> Tensor:
+        """What multiplies the similarities of each row, ``(n,)``."""
+        rows = batch.views.rows(self.anchor)
+        scale = batch.scales[self.scale].to(rows.dtype).expand(len(rows))
+        if self.tempered_by is None:
+            return scale
+        with torch.no_grad():
+            u = uncertainty(rows, batch.manifold, self.tempered_by)
+        return scale * torch.exp(-u / 2)
+
+    def _log_count(self, batch: AlignedViews) -> Tensor | None:
+        if not self.owner_repeated:
+            return None
+        candidates = batch.views.points[self.candidate]
+        owners = batch.views.owner[GROUP_OF_VIEW[self.anchor]]
+        return torch.bincount(owners, minlength=len(candidates)).to(candidates.dtype).log()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,9 +262,9 @@ def contrast(
     check_measure(tempered_by)
     if similarity not in SIMILARITIES:
         raise ValueError(unknown("similarity", similarity, list(SIMILARITIES)))
+    pairs = [split(relation, "->", parents=False) for relation in relations]
     terms = []
-    for relation in relations:
-        anchor, candidate = split(relation, "->", parents=False)
+    for relation, (anchor, candidate) in zip(relations, pairs, strict=True):
         if finer_group(anchor, candidate) != GROUP_OF_VIEW[anchor]:
             raise ValueError(
                 f"contrast {relation!r}: an {anchor} owns any number of {candidate}, so it has no one target"
@@ -233,6 +285,7 @@ def contrast(
                 over_rows=over_rows,
                 tempered_by=tempered_by,
                 reduction=reduction,
+                both_ways=similarity == "distance" and (candidate, anchor) in pairs,
             )
         )
     return terms
