@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -44,4 +45,5 @@ def embed(
     counts = ", ".join(
         f"{info['count']:,} of {info['total']:,} {group}" for group, info in collection.manifest["groups"].items()
     )
-    print(f"collection: {collection.folder} ({counts})")
+    if os.environ.get("RANK", "0") == "0":  # of the processes of torchrun, one speaks
+        print(f"collection: {collection.folder} ({counts})")

@@ -138,7 +138,7 @@ class Collection:
         have, given = self.manifest["model"], describe_model(model)
         for what in ("dim", "manifold", "fingerprint"):
             if have[what] != given[what]:
-                name = {"dim": "dimension", "fingerprint": "weights"}.get(what, what)
+                name = {"dim": "dimension", "fingerprint": "fingerprint of the weights"}.get(what, what)
                 raise ValueError(
                     f"the collection {self.folder} is of another model, {have['path']}: its {name} "
                     f"{_short(have[what], given[what])}, that of the model given {_short(given[what], have[what])}"
@@ -194,11 +194,11 @@ class Collection:
 
 def describe_model(model: DualEncoder) -> dict[str, Any]:
     """What a manifest says of a model, except its path; ``manifold`` is a section for :func:`build_manifold`."""
-    section = {**model.config["manifold"], **copy.deepcopy(model.manifold).double().describe()}
-    if section.get("bounds"):  # the clamp is of the logarithm, and rounds
-        low, high = section["bounds"]
-        section["c"] = np.clip(section["c"], low, high).tolist()
-    section = json.loads(json.dumps(section))  # as it will be read: tuples are lists
+    present = copy.deepcopy(model.manifold).double().describe()  # so exactly that the curvature is the same float32
+    section = {**model.config["manifold"], **present}
+    if present:  # it stays as it is; and one at its bound may lie outside by a rounding of its logarithm
+        section |= {"learn": False, "bounds": None}
+    section = json.loads(json.dumps(section))  # as it will be read back: lists, no tuples
     return {"fingerprint": fingerprint(model), "dim": model.dim, "manifold": section}
 
 

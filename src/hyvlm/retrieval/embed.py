@@ -20,7 +20,7 @@ import hyvlm
 from hyvlm.data.catalog import SampleSet
 from hyvlm.data.files import MAX_EXAMPLES
 from hyvlm.data.sets.image_files import open_pictures
-from hyvlm.data.text_rows import TextRows, open_texts
+from hyvlm.data.text_rows import open_texts
 from hyvlm.data.transforms import Transform, eval_transform
 from hyvlm.evaluation.embed import evaluation_mode, progress
 from hyvlm.evaluation.runner import choose_device
@@ -68,7 +68,7 @@ def embed(
         workers: Processes that read images.
         device: Where the model computes; None takes the fastest there is.
         resize: "squash" or "crop"; None is the model's own way, squashed if it has none.
-        split: Of the data sets.
+        split: Of the data sets; files and folders have none.
         show_progress: Say on stderr how far a long pass is.
     Returns:
         The collection; under torchrun in every process.
@@ -82,35 +82,47 @@ def embed(
     if images is None and texts is None:
         raise ValueError("say what to embed: images, texts or both")
     parquet()
-    out = Path(out)
+    out, splits = Path(out), _splits([images, texts], split)
     with processes() as among:
         with among.together():
             check_folder(out, "the collection")
             where = _device(device, among)
             encoder, _, tokenizer = hyvlm.load(model, device=where)
             about = {"path": str(model), **describe_model(encoder)}
-            size, way = encoder.image_tower.image_size, resize or encoder.resize or "squash"
             sources: dict[str, Source] = {}
             if images is not None:
-                samples = open_pictures(images, split=split)
-                sources["images"] = ImageSource(samples, images, split, eval_transform(size, way), batch_size, workers)
+                transform = eval_transform(encoder.image_tower.image_size, resize or encoder.resize or "squash")
+                sources["images"] = ImageSource(images, splits[images], transform, batch_size, workers)
             if texts is not None:
-                sources["texts"] = TextSource(open_texts(texts, split=split), texts, split, tokenizer, batch_size)
+                sources["texts"] = TextSource(texts, splits[texts], tokenizer, batch_size)
             done = _check_out(out, about, dtype, sources)
-        stores = {
-            group: ChunkStore(out, group, _plan(about, dtype, source), len(source))
-            for group, source in sources.items()
-            if group not in done
-        }
+            stores = {
+                group: ChunkStore(out, group, _plan(about, dtype, source), len(source))
+                for group, source in sources.items()
+                if group not in done
+            }
+            missing = {group: store.missing() for group, store in stores.items()}  # before any process writes
         with among.together():
             for group, store in stores.items():
                 store.begin()
-                _fill(store, encoder, sources[group], dtype, among, show_progress and among.first)
+                if among.first and len(missing[group]) < len(store):
+                    kept = len(store) - len(missing[group])
+                    print(f"{sources[group].name}: {kept} of {len(store)} chunks are done already", file=sys.stderr)
+                mine = [number for number in missing[group] if number % among.world == among.rank]
+                _fill(store, mine, encoder, sources[group], dtype, show_progress and among.first)
         with among.together():
             if among.first:
                 for group, store in stores.items():
                     _finish(store, about, dtype, sources[group])
     return Collection.open(out)
+
+
+def _splits(specs: list[str | None], split: str | None) -> dict[str, str | None]:
+    """The split of each source: files and folders have none. Raises ValueError if none of the sources takes it."""
+    named = {s: ":" in s or not (os.path.exists(s) or os.path.splitext(s)[1]) for s in specs if s is not None}
+    if split is not None and not any(named.values()):
+        raise ValueError(f"files and folders have no splits: leave --split {split} out")
+    return {spec: split if is_named else None for spec, is_named in named.items()}
 
 
 def _device(name: str | None, among: Processes) -> torch.device:
@@ -132,13 +144,11 @@ class Encoded:
 
 
 class ImageSource:
-    """The images of a sample set, read by ``workers`` processes."""
+    """Images, read by ``workers`` processes."""
 
-    def __init__(
-        self, samples: SampleSet, spec: str, split: str | None, transform: Transform, batch_size: int, workers: int
-    ) -> None:
-        self.samples, self.transform, self.batch_size, self.workers = samples, transform, batch_size, workers
-        self.name = samples.name
+    def __init__(self, spec: str, split: str | None, transform: Transform, batch_size: int, workers: int) -> None:
+        self.samples = samples = open_pictures(spec, split=split)
+        self.name, self.transform, self.batch_size, self.workers = spec, transform, batch_size, workers
         self.identity = {
             "spec": os.path.abspath(spec) if os.path.exists(spec) else spec,
             "split": split,
@@ -188,9 +198,9 @@ class _Pictures(Dataset[tuple[int, str, Tensor] | BadSample]):
 class TextSource:
     """The texts of a file or a data set."""
 
-    def __init__(self, rows: TextRows, spec: str, split: str | None, tokenizer: Tokenizer, batch_size: int) -> None:
-        self.rows, self.tokenizer, self.batch_size = rows, tokenizer, batch_size
-        self.name = spec
+    def __init__(self, spec: str, split: str | None, tokenizer: Tokenizer, batch_size: int) -> None:
+        self.rows = rows = open_texts(spec, split=split)
+        self.name, self.tokenizer, self.batch_size = spec, tokenizer, batch_size
         self.identity = {
             "spec": os.path.abspath(spec) if os.path.exists(spec) else spec,
             "split": split,
@@ -249,13 +259,9 @@ def _check_out(out: Path, about: dict[str, Any], dtype: str, sources: dict[str, 
 
 
 def _fill(
-    store: ChunkStore, model: DualEncoder, source: Source, dtype: str, among: Processes, show_progress: bool
+    store: ChunkStore, mine: list[int], model: DualEncoder, source: Source, dtype: str, show_progress: bool
 ) -> None:
-    """Compute the chunks of this process that are not there yet."""
-    missing = set(store.missing())
-    if among.first and len(missing) < len(store):
-        print(f"{source.name}: {len(store) - len(missing)} of {len(store)} chunks are done already", file=sys.stderr)
-    mine = [number for number in range(among.rank, len(store), among.world) if number in missing]
+    """Compute the chunks ``mine``."""
     step = source.batch_size
     batches = [
         (number, places[start : start + step])
