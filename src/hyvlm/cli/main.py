@@ -23,6 +23,7 @@ from hyvlm.cli.options import UsageError
 from hyvlm.cli.plot import plot
 from hyvlm.cli.push import push
 from hyvlm.cli.train import demo, sweep, train
+from hyvlm.cli.traverse import traverse
 from hyvlm.errors import MissingExtra
 
 # OpenMP threads that spin between two operations starve the loader processes on the same cores. Read when torch loads.
@@ -48,6 +49,7 @@ app.command("eval", rich_help_panel=MEASURE)(evaluate)
 app.command(rich_help_panel=MEASURE)(diagnose)
 app.command(rich_help_panel=MEASURE)(plot)
 app.command(rich_help_panel=USE)(embed)
+app.command(rich_help_panel=USE)(traverse)
 app.command(rich_help_panel=USE)(convert)
 app.command(rich_help_panel=USE)(export)
 app.command(rich_help_panel=USE)(push)

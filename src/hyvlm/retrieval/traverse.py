@@ -61,15 +61,18 @@ class Candidates:
             raise ValueError(unknown("kind of candidate", str(min(other)), list(MODALITIES)))
 
     @classmethod
-    def of(cls, collection: Collection, groups: str = "texts") -> Candidates:
-        """Those of a collection: "texts", "images" or "both". Rows of images are those of the collection's images.
+    def of(cls, collection: Collection, groups: str | None = None) -> Candidates:
+        """Those of a collection: "texts", "images" or "both"; None is what it has. Images come first.
 
         Raises:
             ValueError: If there is no such group.
         """
-        if groups not in GROUPS:
+        if groups is None:
+            found = [group for group in (collection.images, collection.texts) if group is not None]
+        elif groups in GROUPS:
+            found = [collection.group(name) for name in GROUPS[groups]]
+        else:
             raise ValueError(unknown("groups to look in", groups, list(GROUPS)))
-        found = [collection.group(name) for name in GROUPS[groups]]
         names: list[str] = []
         kinds: list[Modality] = []
         for group in found:
