@@ -22,6 +22,7 @@ from hyvlm.cli.export import export
 from hyvlm.cli.options import UsageError
 from hyvlm.cli.plot import plot
 from hyvlm.cli.push import push
+from hyvlm.cli.report import report
 from hyvlm.cli.train import demo, sweep, train
 from hyvlm.cli.traverse import traverse
 from hyvlm.errors import MissingExtra
@@ -48,6 +49,7 @@ app.add_typer(data_app, name="data", rich_help_panel=TRAIN)
 app.command("eval", rich_help_panel=MEASURE)(evaluate)
 app.command(rich_help_panel=MEASURE)(diagnose)
 app.command(rich_help_panel=MEASURE)(plot)
+app.command(rich_help_panel=MEASURE)(report)
 app.command(rich_help_panel=USE)(embed)
 app.command(rich_help_panel=USE)(traverse)
 app.command(rich_help_panel=USE)(convert)

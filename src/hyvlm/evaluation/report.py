@@ -161,8 +161,19 @@ def read_results(out: str | Path) -> list[dict[str, Any]]:
         ValueError: If the file is something else.
     """
     path = Path(out) / "results.json"
-    if not path.exists():
-        return []
+    return read_results_file(path) if path.exists() else []
+
+
+def read_results_file(path: str | Path) -> list[dict[str, Any]]:
+    """The entries of a results file, whatever it is called.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is something else.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no results at {path}: give a results.json that hyvlm eval wrote")
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         found, entries = document.get("format", FORMAT), [dict(entry) for entry in document["results"]]

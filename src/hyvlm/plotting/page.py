@@ -17,18 +17,19 @@ img { max-width: 100%; } figure { margin: 0; } figcaption { font-size: .85rem; c
 """
 
 
-def page(title: str, body: str, *, stylesheet: str = "") -> str:
+def page(title: str, body: str, *, stylesheet: str = "", head: str = "") -> str:
     """A whole page.
 
     Args:
         title: Plain text, of the window and of the heading; escaped here.
         body: HTML below the heading.
         stylesheet: Rules after the common ones.
+        head: Further tags of the head, before all that they may govern.
     """
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{html.escape(title)}</title>\n<style>{STYLESHEET}{stylesheet.lstrip()}</style></head>\n<body>\n"
+        f"{head}<title>{html.escape(title)}</title>\n<style>{STYLESHEET}{stylesheet.lstrip()}</style></head>\n<body>\n"
         f"<h1>{html.escape(title)}</h1>\n{body}</body></html>\n"
     )
 
