@@ -1,6 +1,5 @@
 """``hyvlm export`` and ``hyvlm push``, without network."""
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +10,9 @@ from huggingface_hub import errors
 
 from hyvlm.cli.main import main
 from hyvlm.config import load_config, to_yaml
-from hyvlm.models import build_model, save_model
+from hyvlm.integrations import onnx
+from hyvlm.integrations.onnx import Agreement
+from hyvlm.models import DualEncoder, build_model, save_model
 
 
 @pytest.fixture(scope="module")
@@ -23,20 +24,50 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(build_model(section), tmp_path_factory.mktemp("model"))
 
 
-def test_export_writes_what_it_says(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_hands_its_options_on_and_reports(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = []
+
+    def record(model: DualEncoder, out: Path, **options: object) -> dict[str, Agreement]:
+        calls.append((model.dim, out, options))
+        return {"image": Agreement(6, 1.23e-6, 4.5e-7, 1e-7)} if options["check"] else {}
+
+    monkeypatch.setattr(onnx, "export_onnx", record)  # tests/test_docs_snippets.py runs the real one
     assert main(["export", str(saved), str(tmp_path / "onnx")]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("image.onnx agrees with torch on 6 images: largest difference ")
-    assert lines[1].startswith("text.onnx agrees with torch on 9 texts: largest difference ")
-    assert lines[2] == f"ONNX: {tmp_path / 'onnx'}"
-    config = json.loads((tmp_path / "onnx" / "config.json").read_text())
-    assert config["model"]["source"] == str(saved)
-    assert config["checked"]["image"]["count"] == 6
-    assert main(["export", str(saved), str(tmp_path / "onnx")]) == 2
-    assert "is not empty" in capsys.readouterr().err
-    assert main(["export", str(saved), str(tmp_path / "other"), "--opset", "99"]) == 2
-    assert main(["export", str(tmp_path / "nowhere"), str(tmp_path / "other")]) == 2
-    assert not (tmp_path / "other").exists()
+    assert main(["export", str(saved), str(tmp_path / "onnx"), "--opset", "19", "--no-check"]) == 0
+    options = {"opset": 18, "check": True, "source": str(saved)}
+    assert calls == [(8, tmp_path / "onnx", options), (8, tmp_path / "onnx", {**options, "opset": 19, "check": False})]
+    report = "image.onnx agrees with torch on 6 images: largest difference 1.2e-06, 4.5e-07 of a point's norm"
+    assert capsys.readouterr().out.splitlines() == [report, f"ONNX: {tmp_path / 'onnx'}", f"ONNX: {tmp_path / 'onnx'}"]
+
+
+@pytest.mark.parametrize(
+    ("model", "out", "options", "complaint"),
+    [
+        ("{saved}", "{saved}", [], "is not empty, and nothing in it is overwritten"),
+        ("{saved}", "{saved}/config.json", [], "cannot be a folder: "),
+        ("{saved}", "new", ["--opset", "99"], "opset must be 18 to "),
+        ("nowhere", "new", [], "no model at 'nowhere'"),
+    ],
+)
+def test_export_fails_in_one_line(
+    model: str,
+    out: str,
+    options: list[str],
+    complaint: str,
+    saved: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", model.format(saved=saved), out.format(saved=saved), *options]) == 2
+    said = capsys.readouterr().err
+    assert complaint in said
+    assert said.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+    assert sorted(path.name for path in saved.iterdir()) == ["config.json", "model.safetensors"]
 
 
 class Hub:

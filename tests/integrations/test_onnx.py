@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,8 @@ import pytest
 import torch
 
 from hyvlm.geometry import Lorentz, ProductLorentz
-from hyvlm.integrations import onnx as export_module
 from hyvlm.integrations.numpy_score import score_lines
-from hyvlm.integrations.onnx import TOLERANCE, compare, export_onnx
+from hyvlm.integrations.onnx import TOLERANCE, Agreement, compare, export_onnx
 from hyvlm.models import DualEncoder, build_model, fingerprint
 
 CURVED = {"name": "product", "factors": 3, "c": [0.2, 1.0, 3.0]}
@@ -49,54 +49,72 @@ def assert_near(found: torch.Tensor, expected: torch.Tensor) -> None:
     assert (gap <= 1e-4 * expected.double().norm(dim=-1).clamp(min=1.0)).all()
 
 
-@pytest.mark.parametrize(
-    ("manifold", "context", "reach"),
-    [
-        ("sphere", 77, 1.0),
-        ("lorentz", 248, 60.0),
-        ("euclidean", 77, 60.0),
-        ("product", 77, 60.0),
-        ("flat product", 77, 1.0),
-    ],
-)
-def test_graphs_give_the_points_of_torch(manifold: str, context: int, reach: float, tmp_path: Path) -> None:
-    model = small(manifold, context, reach)
+@dataclass
+class Exported:
+    model: DualEncoder
+    context: int
+    folder: Path
+    before: str
+    report: dict[str, Agreement]
+
+
+@pytest.fixture(scope="module")
+def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """Far: tangent vectors that reach the bound of the lift."""
+    manifold, context, far = request.param
+    model, folder = (
+        small(manifold, context, 60.0 if far else 1.0, resize="crop"),
+        tmp_path_factory.mktemp("new") / "out",
+    )
     before = fingerprint(model)
-    report = export_onnx(model, tmp_path / "out", source="here")
-    assert {name: agreement.count for name, agreement in report.items()} == {"image": 6, "text": 9}
-    assert max(agreement.bounded for agreement in report.values()) <= TOLERANCE
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["config.json", "image.onnx", "out", "text.onnx"]
+    return Exported(model, context, folder, before, export_onnx(model, folder, source="runs/mine"))
+
+
+LORENTZ = pytest.param(("lorentz", 248, True), id="lorentz")
+
+
+@pytest.mark.parametrize(
+    "exported",
+    [
+        LORENTZ,
+        pytest.param(("sphere", 77, False), id="sphere"),
+        pytest.param(("euclidean", 77, True), id="euclidean"),
+        pytest.param(("product", 77, True), id="product"),
+        pytest.param(("flat product", 77, False), id="flat product"),
+    ],
+    indirect=True,
+)
+def test_graphs_give_the_points_of_torch(exported: Exported) -> None:
+    model, context, folder = exported.model, exported.context, exported.folder
+    assert {name: agreement.count for name, agreement in exported.report.items()} == {"image": 6, "text": 9}
+    assert max(agreement.bounded for agreement in exported.report.values()) <= TOLERANCE
+    found = sorted(path.name for path in folder.parent.rglob("*"))
+    assert found == ["config.json", "image.onnx", "out", "text.onnx"]
 
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for count in (1, 5, 7):
             pixels = torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8, generator=generator)
             x = model.encode_image(pixels)
-            assert_near(run(tmp_path / "out", "image", pixels), x)
+            assert_near(run(folder, "image", pixels), x)
         for count, length in ((1, context), (5, context), (4, 1), (5, 9)):
             tokens = torch.randint(1, 599, (count, length), generator=generator)
             for row in range(count):  # ends before, at and behind the last column
                 end = (row * 3 + 2) % length
                 tokens[row, end], tokens[row, end + 1 :] = 599, 0
-            assert_near(run(tmp_path / "out", "text", tokens), model.encode_text(tokens))
+            assert_near(run(folder, "text", tokens), model.encode_text(tokens))
         points = model.encode_image(pixels)
     if isinstance(model.manifold, Lorentz | ProductLorentz):
         far = model.manifold.c.min().sqrt() * points.norm(dim=-1).max()
         assert far > 1e6  # near the bound of the lift
         assert type(model.manifold) in (Lorentz, ProductLorentz)  # the model itself is as it was
         assert model.manifold.bounded is not None
-    assert fingerprint(model) == before
+    assert fingerprint(model) == exported.before
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[DualEncoder, Path]:
-    model, out = small("lorentz", resize="crop"), tmp_path_factory.mktemp("exported") / "new" / "out"
-    assert export_onnx(model, out, check=False, source="runs/mine") == {}
-    return model, out
-
-
-def test_the_configuration_says_what_is_needed(exported: tuple[DualEncoder, Path]) -> None:
-    model, out = exported
+@pytest.mark.parametrize("exported", [LORENTZ], indirect=True)
+def test_the_configuration_says_what_is_needed(exported: Exported) -> None:
+    model, out = exported.model, exported.folder
     config = json.loads((out / "config.json").read_text())
     for tower in ("image", "text"):
         session = onnxruntime.InferenceSession(str(out / config[tower]["file"]))
@@ -111,8 +129,8 @@ def test_the_configuration_says_what_is_needed(exported: tuple[DualEncoder, Path
     assert config["model"] == {"source": "runs/mine", "fingerprint": fingerprint(model), "dim": 24}
     assert config["image"]["preprocessing"]["resize"] == "crop"
     assert config["manifold"]["c"] == pytest.approx(0.7)
-    assert (config["text"]["context_length"], config["text"]["tokenizer"]["end_id"]) == (77, 49407)
-    assert config["checked"] == {}
+    assert (config["text"]["context_length"], config["text"]["tokenizer"]["end_id"]) == (248, 49407)
+    assert config["checked"]["text"] == vars(exported.report["text"])
 
 
 @pytest.mark.parametrize("by", ["image", "text"])
@@ -150,18 +168,19 @@ def test_nothing_is_overwritten_and_nothing_half_written(tmp_path: Path, monkeyp
     with pytest.raises(ValueError, match=r"opset must be 18 to .*, got 9"):
         export_onnx(model, tmp_path / "new", opset=9)
 
-    def fail(*_) -> None:
-        raise FloatingPointError("differs")
+    def fail(graph: object, sample: object, file: Path, **_: object) -> None:
+        file.write_bytes(b"half")
+        raise OSError("no space left on device")
 
-    monkeypatch.setattr(export_module, "compare", fail)
-    with pytest.raises(FloatingPointError):
+    monkeypatch.setattr(torch.onnx, "export", fail)
+    with pytest.raises(OSError, match="no space"):
         export_onnx(model, tmp_path / "new")
     assert [path.name for path in tmp_path.rglob("*")] == ["taken", "notes.txt"]
 
 
-def test_a_graph_of_other_weights_is_found_out(exported: tuple[DualEncoder, Path]) -> None:
-    model, out = exported
-    other = copy.deepcopy(model)
+@pytest.mark.parametrize("exported", [LORENTZ], indirect=True)
+def test_a_graph_of_other_weights_is_found_out(exported: Exported) -> None:
+    out, other = exported.folder, copy.deepcopy(exported.model)
     with torch.no_grad():
         other.text_projection.weight[0] *= 1.1
     compare(other, out / "image.onnx", "image")
