@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hyvlm.models import DualEncoder, build_model, save_model
 from hyvlm.retrieval.collection import FORMAT, MANIFEST, describe_model
+from hyvlm.retrieval.forms import form_of
 
 #: Sections of a configuration that make another score or manifold each.
 MODELS: dict[str, dict[str, Any]] = {
@@ -45,6 +46,11 @@ def tiny(name: str, dim: int = DIM) -> DualEncoder:
     section = MODELS[name]
     model = {"image": image, "text": text, "dim": dim, **section.get("model", {})}
     return build_model({"model": model, "manifold": section["manifold"]}).eval()
+
+
+def has_inner_form(model: DualEncoder) -> bool:
+    """Whether the score of images for texts is an inner product."""
+    return form_of(model, "image", "text") is not None
 
 
 def clustered(model: DualEncoder, count: int, *, seed: int = 0, clusters: int = 20, scale: float = 1.0) -> Tensor:

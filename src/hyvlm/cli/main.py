@@ -19,10 +19,12 @@ from hyvlm.cli.diagnose import diagnose
 from hyvlm.cli.embed import embed
 from hyvlm.cli.evaluate import evaluate
 from hyvlm.cli.export import export
+from hyvlm.cli.index import index
 from hyvlm.cli.options import UsageError
 from hyvlm.cli.plot import plot
 from hyvlm.cli.push import push
 from hyvlm.cli.report import report
+from hyvlm.cli.search import search
 from hyvlm.cli.train import demo, sweep, train
 from hyvlm.cli.traverse import traverse
 from hyvlm.errors import MissingExtra
@@ -51,6 +53,8 @@ app.command(rich_help_panel=MEASURE)(diagnose)
 app.command(rich_help_panel=MEASURE)(plot)
 app.command(rich_help_panel=MEASURE)(report)
 app.command(rich_help_panel=USE)(embed)
+app.command(rich_help_panel=USE)(index)
+app.command(rich_help_panel=USE)(search)
 app.command(rich_help_panel=USE)(traverse)
 app.command(rich_help_panel=USE)(convert)
 app.command(rich_help_panel=USE)(export)
