@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable
@@ -192,6 +193,7 @@ def _graphs(model: DualEncoder) -> list[tuple[str, nn.Module, Tensor, dict[int, 
 def _write(graph: nn.Module, sample: Tensor, free: dict[int, str], file: Path, opset: int) -> None:
     import onnx
 
+    logging.getLogger("onnxscript.version_converter").setLevel(logging.CRITICAL)  # the version is checked below
     bounds: dict[str, dict[str, Any]] = {"length": {"min": 1, "max": sample.shape[-1] + 1}}
     axes = {axis: torch.export.Dim(name, **bounds.get(name, {})) for axis, name in free.items()}
     weights = sum(p.numel() * p.element_size() for p in graph.parameters())
@@ -210,7 +212,7 @@ def _write(graph: nn.Module, sample: Tensor, free: dict[int, str], file: Path, o
     written = onnx.load(file, load_external_data=False)
     got = max(entry.version for entry in written.opset_import if entry.domain in ("", "ai.onnx"))
     if got != opset:
-        raise ValueError(f"the {file.stem} tower cannot be written in opset {opset}; the exporter offers {got}")
+        raise ValueError(f"the {file.stem} tower cannot be written in opset {opset}; the exporter stays at {got}")
 
 
 def _check_packages(opset: int) -> None:
