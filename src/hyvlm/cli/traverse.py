@@ -103,9 +103,12 @@ def listing(found: Traversal, start: Place, end: Place | None) -> str:
     lines += [line(s.radius, f"{s.distance:.3f}", "" if s.kind == "root" else s.kind, s.name) for s in found.steps]
     if end is not None:
         lines.append(line(found.end_radius, "", "to", end.name))
-    which = "whose cone holds the step" if found.entailed else "any"
-    shells = ", as far out as the step" if found.by == "radius" else ""
-    lines.append(f"{found.looked} steps; candidates: {which}{shells}; at {found.empty} steps there was none")
+    holds = "an end" if found.by == "radius" else "the step"
+    limits = ["about as far out as the step"] if found.by == "radius" else []
+    limits += [f"whose cone holds {holds}"] if found.entailed else []
+    lines.append(f"the nearest {', '.join(limits) or 'of all'}, at {found.looked} steps")
+    if found.empty:
+        lines[-1] += f"; at {found.empty} of them there was none"
     return "\n".join(lines)
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.ft2font import FT2Font
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
@@ -78,15 +81,16 @@ def traversal_strips(strips: Sequence[Strip]) -> Figure:
         raise ValueError("there is no traversal to draw")
     columns = [list(_entries(strip)) for strip in strips]
     length = max(SHORTEST, *(sum(entry.height for entry in entries) for entries in columns))
-    height = length + TITLE + 2 * MARGIN
+    above = TITLE if any(strip.title for strip in strips) else 0.0
+    height = length + above + 2 * MARGIN
     with style():
         figure = Figure(figsize=(WIDTH * len(strips), height))
         for number, (strip, entries) in enumerate(zip(strips, columns, strict=True)):
             ax = figure.add_axes((number / len(strips), 0, 1 / len(strips), 1))
-            ax.set(xlim=(0, WIDTH), ylim=(length + MARGIN, -TITLE - MARGIN))  # inches, downward
+            ax.set(xlim=(0, WIDTH), ylim=(length + MARGIN, -above - MARGIN))  # inches, downward
             ax.set_axis_off()
             for i, line in enumerate(wrap(strip.title, 52, 2)):
-                ax.text(MARGIN, LINE * i - TITLE, line, va="top", fontsize=9, weight="bold", parse_math=False)
+                ax.text(MARGIN, LINE * i - above, line, va="top", fontsize=9, weight="bold", parse_math=False)
             _draw(ax, strip, entries, length)
     return figure
 
@@ -133,6 +137,7 @@ def _draw(ax: Axes, strip: Strip, entries: Sequence[_Entry], length: float) -> N
             color=INK,
             weight="bold" if entry.is_end else "normal",
             parse_math=False,
+            clip_on=True,
         )
 
 
@@ -143,8 +148,7 @@ def _picture(ax: Axes, entry: _Entry, middle: float) -> None:
     shown.thumbnail((300, 300))
     scale = entry.side / max(shown.size)
     width, height = shown.width * scale, shown.height * scale
-    left = ENTRY + (entry.side - width) / 2
-    box = (left, left + width, middle + height / 2, middle - height / 2)
+    box = (ENTRY, ENTRY + width, middle + height / 2, middle - height / 2)
     ax.imshow(np.asarray(shown), extent=box, aspect="auto", interpolation="antialiased", zorder=2)
     ax.plot([box[0], box[1], box[1], box[0], box[0]], [box[2], box[2], box[3], box[3], box[2]], color=entry.colour)
 
@@ -178,7 +182,7 @@ def places(entries: Sequence[_Entry], length: float) -> list[float]:
 
 
 def wrap(text: str, columns: int, lines: int) -> list[str]:
-    """Text in lines of so many columns, an ellipsis for what does not fit; a wide (East Asian) letter takes two.
+    """Text in lines of so many columns, an ellipsis for what does not fit; a wide letter takes two.
 
     Words are kept whole where they fit; scripts without spaces break at any letter.
     """
@@ -208,7 +212,18 @@ def wrap(text: str, columns: int, lines: int) -> list[str]:
 
 
 def _columns(text: str) -> int:
-    return sum(
-        0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
-        for letter in text
-    )
+    return sum(_width(letter) for letter in text)
+
+
+@cache
+def _width(letter: str) -> int:
+    """Columns of a letter; what the font lacks is drawn as a box of two."""
+    if unicodedata.east_asian_width(letter) in "WF" or not _font().get_char_index(ord(letter)):
+        return 2
+    return 0 if unicodedata.combining(letter) else 1
+
+
+@cache
+def _font() -> FT2Font:
+    with style():
+        return get_font(findfont(FontProperties(family=["sans-serif"])))
