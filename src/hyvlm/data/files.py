@@ -54,6 +54,11 @@ class Drops:
         return f" ({reasons(self.counts)})" if self.counts else ""
 
 
+def dropped_samples(counts: Mapping[str, int]) -> int:
+    """How many samples were dropped; parts, shards, and files and folders of another kind are counted, but are none."""
+    return sum(n for why, n in counts.items() if not why.startswith(("part: ", "shard ", "file ", "folder ")))
+
+
 class NotOffered(ValueError):
     """A data set does not have the content that it was opened for."""
 

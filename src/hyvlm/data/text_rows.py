@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hyvlm.data.catalog import SampleSet, open_data
-from hyvlm.data.files import Drops, Fingerprint, NotOffered, text_fault
+from hyvlm.data.files import Drops, Fingerprint, NotOffered, dropped_samples, text_fault
 from hyvlm.data.sets.shards import expand_shards, read_record
 from hyvlm.data.sets.table import ALIASES, decode, json_list, read_rows
 from hyvlm.data.tarindex import index_shard
@@ -60,9 +60,9 @@ def open_texts(spec: str, *, split: str | None = None) -> TextRows:
         FileNotFoundError: There is no such file.
         MissingExtra: pyarrow, which reads Parquet, is not installed.
     """
-    rows = TextRows(spec)
+    rows, before = TextRows(spec), Drops()  # what is left out here, and when the source was opened
     digest = Fingerprint("text rows")
-    for key, texts in _rows(spec, split, rows.drops):
+    for key, texts in _rows(spec, split, before):
         if isinstance(texts, BadSample):
             rows.total += 1
             rows.drops.add(texts.reason, texts.where)
@@ -78,6 +78,9 @@ def open_texts(spec: str, *, split: str | None = None) -> TextRows:
                 rows.texts.append(text.strip())
                 rows.indices.append(rows.total)
             rows.total += 1
+    rows.total += dropped_samples(before.counts)
+    before.merge(rows.drops)
+    rows.drops = before
     if not rows.texts:
         raise ValueError(f"{spec} has no text that could be used{rows.drops.aside()}")
     rows.fingerprint = digest.hexdigest()

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import hyvlm
 from hyvlm.data.catalog import SampleSet
-from hyvlm.data.files import MAX_EXAMPLES
+from hyvlm.data.files import MAX_EXAMPLES, dropped_samples
 from hyvlm.data.sets.image_files import open_pictures
 from hyvlm.data.text_rows import open_texts
 from hyvlm.data.transforms import Transform, eval_transform
@@ -34,8 +34,6 @@ from hyvlm.types import BadSample, reasons
 DTYPES = ("float32", "float16")
 #: A chunk has this many batches.
 BATCHES_A_CHUNK = 16
-#: What is left out when a set is opened and is no sample: begins of reasons.
-NO_SAMPLES = ("part: ", "shard ", "file ", "folder ")
 
 
 def embed(
@@ -157,7 +155,7 @@ class ImageSource:
         }
         self.dropped = Counter(samples.dropped)
         self.examples = list(samples.dropped_examples)
-        self.total = len(samples) + sum(n for why, n in self.dropped.items() if not why.startswith(NO_SAMPLES))
+        self.total = len(samples) + dropped_samples(self.dropped)
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -249,9 +247,8 @@ def _check_out(out: Path, about: dict[str, Any], dtype: str, sources: dict[str, 
         held = finished.get(group) or (plans[group]["source"] if group in plans else source.identity)
         for key, changed in (("fingerprint", "other"), ("resize", "otherwise resized")):
             if held.get(key) != source.identity.get(key):
-                what = (
-                    f"those of {held['spec']}" if held["spec"] != source.identity["spec"] else "its source has changed"
-                )
+                same = held["spec"] == source.identity["spec"] and key == "fingerprint"
+                what = f"{held['spec']} has changed since" if same else f"those of {held['spec']}"
                 raise ValueError(f"{out} holds {changed} {group} ({what}): name a new folder")
     for group in plans.keys() & finished.keys():  # left when a run was killed after its last step
         ChunkStore(out, group, plans[group], 0).remove()
