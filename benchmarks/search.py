@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from hyvlm.models import DualEncoder, build_model
 from hyvlm.retrieval.approximate import ApproximateIndex
 from hyvlm.retrieval.search import Searcher
 
-DIM, CLUSTERS, BATCH, K, ROUNDS = 512, 2000, 200, 10, 7
+DIM, CLUSTERS, BATCH, K, ROUNDS = 512, 2000, 200, 10, 5
 PROBES, WIDTHS, GRAPH_WIDTHS = (1, 8, 32), (100, 256, 512), (32, 128, 512)
 
 
@@ -91,8 +92,8 @@ def exact_rows(space: DualEncoder, points: Tensor, queries: Tensor, searcher: Se
         (f"exact top-{K}, one query", queries[:1], lambda: padded @ asked[0]),
     ):
         variants: dict[str, Callable[[], object]] = {
-            "ours": lambda given=given: searcher.search(given, by="text", k=K),
-            "plain": lambda given=given: plain_top(space, points, given),
+            "ours": partial(searcher.search, given, by="text", k=K),
+            "plain": partial(plain_top, space, points, given),
             "limit": limit,
         }
         times = alternate(variants, ROUNDS)
@@ -116,11 +117,11 @@ def approximate_rows(
                 found.append({"index": kind, name: value, "recall@10": share})
                 for given in (queries[:1], queries):
                     variants: dict[str, Callable[[], object]] = {
-                        "ours": lambda given=given, v=value: searcher.search(given, by="text", k=K, **{name: v}),
-                        "plain": lambda given=given: exact.search(given, by="text", k=K),
+                        "ours": partial(searcher.search, given, by="text", k=K, **{name: value}),
+                        "plain": partial(exact.search, given, by="text", k=K),
                     }
                     what = f"{kind}, {name} {value}, {'one query' if len(given) == 1 else f'{BATCH} queries'}"
-                    times = alternate(variants, 5)
+                    times = alternate(variants, 3)
                     rows.append(row(f"{what} (recall {share:.3f})", f"{len(points):,} points", times))
     return rows, found
 

@@ -21,7 +21,7 @@ from hyvlm.retrieval.blocks import BLOCK_ROWS, as_tensor
 from hyvlm.retrieval.forms import InnerForm
 
 #: Candidates beyond k that the first pass keeps, so that the second pass is seldom needed.
-MARGIN = 32
+MARGIN = 16
 #: Blocks whose best are kept before they are merged.
 BLOCKS_AT_ONCE = 64
 #: Columns of a block that one maximum stands for.
@@ -30,8 +30,6 @@ GROUP = 16
 TINY = float(np.finfo(np.float32).tiny)
 #: Beyond this product of lengths float32 may overflow.
 OVERFLOW = 1e37
-#: Error of float64 as a share of that of float32, generously.
-RESOLVED = 1e-6
 #: Numbers that a score which is no inner product may hold at once.
 SCORES_AT_ONCE = 2**22
 
@@ -113,12 +111,8 @@ class FirstPass(ABC):
         """Scores ``(Q, n)`` of candidates, for all queries or some."""
 
     @abstractmethod
-    def exact(self, points: Tensor) -> Tensor:
-        """The same of candidates of every query's own, ``(Q, m, D)`` in float64: ``(Q, m)``."""
-
-    @abstractmethod
     def slack(self, level: Tensor) -> Tensor:
-        """How far scores up to ``level`` ``(Q,)`` may lie below the exact ones, ``(Q, blocks)`` or ``(Q, 1)``."""
+        """How far scores near ``level`` ``(Q,)`` may lie from the exact ones, ``(Q, blocks)`` or ``(Q, 1)``."""
 
 
 class ByForm(FirstPass):
@@ -128,23 +122,18 @@ class ByForm(FirstPass):
 
     def __init__(self, form: InnerForm, prepared: Prepared, queries: Tensor) -> None:
         self.form, self.queries, self.prepared, self.count = form, queries, prepared, len(prepared.rows)
-        self._exact_left = form.queries(queries)
-        self._left = self._exact_left.float()
+        left = form.queries(queries)
+        self._left, self._lengths = left.float(), torch.linalg.vector_norm(left, dim=-1, keepdim=True)
 
     def scores(self, rows: Rows, query: slice = slice(None)) -> Tensor:
         block = torch.from_numpy(self.prepared.rows[rows]).to(self._left.device)
         with fast_matmul(block.device.type == "cpu"):
             return self._left[query] @ block.T
 
-    def exact(self, points: Tensor) -> Tensor:
-        return (self.form.rows(points) @ self._exact_left.unsqueeze(-1)).squeeze(-1)
-
     def slack(self, level: Tensor) -> Tensor:
         terms = self._left.shape[-1]
-        lengths = torch.linalg.vector_norm(self._exact_left, dim=-1, keepdim=True)
-        longest = torch.from_numpy(self.prepared.longest).to(lengths)
-        bound = (terms + 4) * 2.0**-24 * lengths * longest + terms * TINY
-        return torch.where(lengths * longest < OVERFLOW, bound, torch.inf)
+        lengths = self._lengths * torch.from_numpy(self.prepared.longest).to(self._lengths)
+        return torch.where(lengths < OVERFLOW, (terms + 4) * 2.0**-24 * lengths + terms * TINY, torch.inf)
 
 
 class ByScore(FirstPass):
@@ -158,9 +147,6 @@ class ByScore(FirstPass):
         block = as_tensor(self._points[rows], self.queries.device, torch.float64)
         check_finite(block, "point", range(rows.start, rows.stop) if isinstance(rows, slice) else rows)
         return self._score(self.queries[query], block)
-
-    def exact(self, points: Tensor) -> Tensor:
-        return self._score(self.queries.unsqueeze(1), points).squeeze(1)
 
     def slack(self, level: Tensor) -> Tensor:
         return (1e-11 * level.abs() + 1e-300).unsqueeze(-1)
@@ -179,31 +165,41 @@ class ExactRows:
 
     def best(self, first: FirstPass, k: int, allowed: Allowed = None) -> tuple[Tensor, Tensor]:
         """Rows ``(Q, k)``, -1 where there are fewer, and their scores in float64, -inf there."""
-        found, level = first_best(first, k + MARGIN, allowed)
+        found, scores_there = first_best(first, k + MARGIN, allowed)
         rows, scores = self.rank(first.queries, found, k)
         if (first.count if allowed is None else int(allowed.sum())) <= k + MARGIN:  # every candidate was kept
             return rows, scores
-        values = first.exact(self._gather(found, first.queries)).masked_fill((found < 0).to(level.device), -torch.inf)
-        kth = values.topk(k).values[:, -1:]
-        slack = first.slack(level)
-        doubtful = ~(level.unsqueeze(-1) + slack < kth - RESOLVED * slack)
+        level = scores_there[:, -1]
+        slack = first.slack(level).cpu()
+        block = (found // first.block_rows).clamp(min=0) if slack.shape[1] > 1 else torch.zeros_like(found)
+        lowest = (scores_there - slack.gather(1, block)).nan_to_num(nan=-torch.inf, neginf=-torch.inf)
+        kth = lowest.topk(k).values[:, -1:]  # the k-th best has at least this
+        doubtful = ~(level.unsqueeze(-1) + slack < kth)
         for query in doubtful.any(-1).nonzero().flatten().tolist():
-            one = slice(query, query + 1)
-            rows[one], scores[one] = self._again(first, one, found[one], k, allowed, doubtful[query], kth[query])
+            one, bound = slice(query, query + 1), float(kth[query])
+            again = self._again(first, one, found[one], k, allowed, doubtful[query], slack[query], bound)
+            rows[one], scores[one] = again
         return rows, scores
 
     def _again(
-        self, first: FirstPass, one: slice, found: Tensor, k: int, allowed: Allowed, doubtful: Tensor, kth: Tensor
+        self,
+        first: FirstPass,
+        one: slice,
+        found: Tensor,
+        k: int,
+        allowed: Allowed,
+        doubtful: Tensor,
+        slack: Tensor,
+        bound: float,
     ) -> tuple[Tensor, Tensor]:
-        """The best for one query, among what was found and all that may be as good in blocks that are in doubt."""
+        """The best for one query, among what was found and all that may reach ``bound`` in blocks that are in doubt."""
         query = first.queries[one]
-        blocks, bounds = doubtful.tolist(), first.slack(kth.expand(len(first.queries)))[one][0].tolist()
         rows, scores = self.rank(query, found, k)
         for number, part in first.blocks(allowed):
-            if not blocks[number if len(blocks) > 1 else 0]:
+            place = number if len(slack) > 1 else 0
+            if not doubtful[place]:
                 continue
-            slack = bounds[number if len(bounds) > 1 else 0]
-            maybe = ~(first.scores(part, one)[0] < kth - (1 + RESOLVED) * slack)
+            maybe = ~(first.scores(part, one)[0].double() + slack[place].item() < bound)
             at = torch.arange(part.start, part.stop) if isinstance(part, slice) else torch.from_numpy(part)
             more = torch.cat([rows[0, rows[0] >= 0], at[maybe.cpu()]]).unique()
             rows, scores = self.rank(query, more.unsqueeze(0), k)
@@ -257,7 +253,7 @@ class ExactRows:
 
 
 def first_best(first: FirstPass, m: int, allowed: Allowed) -> tuple[Tensor, Tensor]:
-    """The m best rows of a first pass ``(Q, m)``, -1 where there are fewer, and the score of the m-th ``(Q,)``."""
+    """The m best rows of a first pass ``(Q, m)``, -1 where there are fewer, and their scores there, descending."""
     queries = len(first.queries)
     scores: list[Tensor] = [torch.full((queries, m), -torch.inf, dtype=first.queries.dtype)]
     found: list[Tensor] = [torch.full((queries, m), -1)]
@@ -269,7 +265,7 @@ def first_best(first: FirstPass, m: int, allowed: Allowed) -> tuple[Tensor, Tens
         if len(scores) > BLOCKS_AT_ONCE:
             scores, found = _merged(scores, found, m)
     scores, found = _merged(scores, found, m)
-    return found[0], scores[0][:, -1].double()
+    return found[0], scores[0].cpu()
 
 
 def _merged(scores: list[Tensor], found: list[Tensor], m: int) -> tuple[list[Tensor], list[Tensor]]:
