@@ -37,7 +37,6 @@ class Explored:
         phrases: What names each part.
         part_pictures: Small copies of the parts.
         points: "image" and "text" ``(n, D)``; "part_image" and "part_text" ``(m, D)``.
-        total: How many samples were looked at.
         skipped: Samples left out, by reason; parts are counted under "part: REASON".
         texts_cut: How many texts were longer than the model's context and lost their end.
     """
@@ -52,7 +51,6 @@ class Explored:
     phrases: list[str]
     part_pictures: list[Image.Image]
     points: dict[str, Tensor]
-    total: int
     skipped: Counter[str]
     texts_cut: int
 
@@ -73,7 +71,6 @@ class Explored:
             phrases=[self.phrases[i] for i in part_rows],
             part_pictures=[self.part_pictures[i] for i in part_rows],
             points={view: rows[masks[view]] for view, rows in self.points.items()},
-            total=self.total,
             skipped=self.skipped,
             texts_cut=self.texts_cut,
         )
@@ -177,7 +174,7 @@ class _Reader(Dataset[_Read]):
         read.pixels, read.picture = self.transform(image), within(image, THUMBNAIL)
         named = [(i, part) for i, part in enumerate(sample.parts) if part.text.strip()]
         read.reasons += ["part: no phrase"] * (len(sample.parts) - len(named))
-        read.reasons += [f"part: beyond {self.parts} of its image"] * max(0, len(named) - self.parts)
+        read.reasons += [f"part: more than {self.parts} of one image"] * max(0, len(named) - self.parts)
         read.parts = [
             (i, part.text, self.transform(part.image), within(part.image, THUMBNAIL)) for i, part in named[: self.parts]
         ]
@@ -191,11 +188,9 @@ class _Found:
         self.reads: list[_Read] = []
         self.points: list[Tensor] = []
         self.part_points: list[Tensor] = []
-        self.total = 0
         self.skipped: Counter[str] = Counter()
 
     def add(self, batch: list[_Read], embedder: Embedder) -> None:
-        self.total += len(batch)
         for read in batch:
             self.skipped.update(read.reasons)
         usable = [read for read in batch if read.pixels is not None]
@@ -226,7 +221,6 @@ class _Found:
                 "part_image": torch.cat([empty, *self.part_points]),
                 "part_text": embedder.texts(phrases).cpu(),
             },
-            total=self.total,
             skipped=self.skipped + Counter(samples.dropped),
             texts_cut=0,
         )

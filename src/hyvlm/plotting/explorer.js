@@ -154,7 +154,7 @@
   const decoded = new Map(); // sheet to image
   const show = (n) => {
     const per = sheets.columns * sheets.columns, sheet = Math.floor(n / per), at = n % per;
-    const [w, h] = [data.sizes[2 * n], data.sizes[2 * n + 1]], times = 128 / Math.max(w, h);
+    const [w, h] = [data.sizes[2 * n], data.sizes[2 * n + 1]], times = (side < 500 ? 88 : 128) / Math.max(w, h);
     picture.width = Math.max(1, Math.round(w * times)); picture.height = Math.max(1, Math.round(h * times));
     picture.dataset.picture = "";
     if (!decoded.has(sheet)) {

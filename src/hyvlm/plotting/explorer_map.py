@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hyvlm.plotting.figures import INK
+from hyvlm.types import encodable
 
 #: Characters that all sheets together may take; what is asked of them is lowered until they do.
 BUDGET = 20_000_000
@@ -117,13 +118,13 @@ def script_hash(script: str) -> str:
 def data_block(name: str, data: Any) -> str:
     """Values for scripts, in a block that no text in them can end."""
     written = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    safe = written.encode("utf-8", "replace").decode().replace("<", "\\u003c").replace("&", "\\u0026")
+    safe = written.replace("<", "\\u003c").replace("&", "\\u0026")
     return f'<script type="application/json" id="{name}">{safe}</script>\n'
 
 
 def shortened(text: str, longest: int = LONGEST) -> str:
-    """White space made single, and the end of a long text cut off."""
-    line = " ".join(text.split())
+    """White space made single, what UTF-8 cannot encode written out, and the end of a long text cut off."""
+    line = " ".join(encodable(text).split())
     return line if len(line) <= longest else line[: longest - 1].rstrip() + "…"
 
 
@@ -142,16 +143,15 @@ def _group(group: Group) -> dict[str, Any]:
 
 def _sheets(pictures: Sequence[Image.Image]) -> tuple[dict[str, Any], list[int]]:
     """All pictures on as few sheets as there are, at the best quality that the budget allows; widths and heights."""
-    urls: list[str] = []
-    sizes: list[int] = []
-    side = RUNGS[0][0]
+    batches = [pictures[start : start + COLUMNS**2] for start in range(0, len(pictures), COLUMNS**2)]
     for side, quality in RUNGS:
-        if len(pictures) * side * side > 2 * BUDGET and (side, quality) != RUNGS[-1]:
-            continue  # would not fit: a pixel takes about a third of a character, and rarely half of one
-        urls, sizes = [], []
-        for start in range(0, len(pictures), COLUMNS * COLUMNS):
-            urls.append(_sheet(pictures[start : start + COLUMNS * COLUMNS], side, quality, sizes))
-        if sum(map(len, urls)) <= BUDGET:
+        urls: list[str] = []
+        sizes: list[int] = []
+        for batch in batches:
+            urls.append(_sheet(batch, side, quality, sizes))
+            if sum(map(len, urls)) * len(batches) / len(urls) > BUDGET and (side, quality) != RUNGS[-1]:
+                break  # at this rate they will not fit
+        else:
             break
     return {"side": side, "columns": COLUMNS, "urls": urls}, sizes
 

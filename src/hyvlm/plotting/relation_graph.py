@@ -21,6 +21,8 @@ from hyvlm.plotting.training_figures import VIEW_NAMES
 
 #: General and specific view of each relation.
 RELATIONS = (("part_text", "part_image"), ("part_text", "text"), ("part_image", "image"), ("text", "image"))
+#: Left, top, right, bottom.
+Box = tuple[float, float, float, float]
 #: Parts that one example shows.
 PARTS = 2
 #: Of a graph, in pixels: its width, margin, a row, a picture, the axis below.
@@ -53,6 +55,12 @@ class Edge:
     specific: int
     distance: float
     inside: bool | None
+
+
+@dataclass(frozen=True)
+class _Label:
+    markup: str
+    box: Box
 
 
 @dataclass(frozen=True)
@@ -169,14 +177,20 @@ def relation_graph(nodes: Sequence[Node], edges: Sequence[Edge], *, low: float, 
         low, high: Radii at the edges of the picture.
         title: For those who do not see it; escaped here.
     """
-    height = ROW * len(nodes) + (AXIS if nodes and nodes[0].radius is not None else 8)
+    on_axis = bool(nodes) and nodes[0].radius is not None
+    height = ROW * len(nodes) + (AXIS if on_axis else 8)
     places = [(_across(node.radius, low, high), ROW * (i + 0.5)) for i, node in enumerate(nodes)]
-    lines = "".join(_edge(places[e.general], places[e.specific], e) for e in edges)
-    drawn = "".join(_drawn(node, *place) for node, place in zip(nodes, places, strict=True))
-    axis = _axis(low, high, height) if nodes and nodes[0].radius is not None else ""
+    labels = [_label(node, *place) for node, place in zip(nodes, places, strict=True)]
+    taken = [label.box for label in labels] + [(x - 26, y - 26, x + 26, y + 26) for x, y in places]
+    lines = "".join(_edge(places[e.general], places[e.specific], e, taken) for e in edges)
+    shapes = "".join(_shape(node, *place) for node, place in zip(nodes, places, strict=True))
+    axis = _axis(low, high, height) if on_axis else ""
+    said = [f"{VIEW_NAMES[n.view].removesuffix('s')} {shortened(n.text, 60)} {_radius(n)}".strip() for n in nodes]
+    spoken = f"{title}: {'; '.join(said)}"
     return (
-        f'<svg class="relations" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{html.escape(title)}">'
-        f"{axis}{lines}{drawn}</svg>\n"
+        f'<svg class="relations" viewBox="0 0 {WIDTH} {height}" role="img" '
+        f'aria-label="{html.escape(spoken)}">'
+        f"{axis}{lines}{shapes}{''.join(label.markup for label in labels)}</svg>\n"
     )
 
 
@@ -185,47 +199,80 @@ def _across(radius: float | None, low: float, high: float) -> float:
     return MARGIN + share * (WIDTH - 2 * MARGIN)
 
 
-def _edge(start: tuple[float, float], end: tuple[float, float], edge: Edge) -> str:
+def _radius(node: Node) -> str:
+    return "" if node.radius is None else f"radius {node.radius:.2f}"
+
+
+def _edge(start: tuple[float, float], end: tuple[float, float], edge: Edge, taken: list[Box]) -> str:
+    """The line and its distance, which stands where there is room; its place is then taken."""
     (x, y), (to_x, to_y) = start, end
     bend = 0.5 * (y + to_y)
     swing = 26 if abs(to_y - y) > 1.5 * ROW else 0  # a long edge passes beside the nodes between
-    middle = 0.5 * (x + to_x) - 0.75 * swing, bend
-    colour, dash = (INSIDE, "") if edge.inside else (OUTSIDE, ' stroke-dasharray="4 4"')
-    if edge.inside is None:
-        colour, dash = INSIDE, ""
+    path = ((x, y), (x - swing, bend), (to_x - swing, bend), (to_x, to_y))
+    spots = [_along(path, share) for share in (0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74, 0.18, 0.82)]
+    boxes = [(a - 13, b - 7, a + 13, b + 7) for a, b in spots]
+    best = min(range(len(spots)), key=lambda k: sum(_overlap(boxes[k], other) for other in taken))
+    taken.append(boxes[best])
+    dashed = edge.inside is False
+    dashes = ' stroke-dasharray="4 4"' if dashed else ""
     said = {True: ", inside the cone", False: ", outside the cone", None: ""}[edge.inside]
     return (
-        f'<g><title>distance {edge.distance:.2f}{said}</title><path fill="none" stroke="{colour}" stroke-width="1.4"'
-        f'{dash} d="M{x:.1f} {y:.1f}C{x - swing:.1f} {bend:.1f} {to_x - swing:.1f} {bend:.1f} {to_x:.1f} {to_y:.1f}"/>'
-        f'<text class="apart" x="{middle[0]:.1f}" y="{middle[1] + 3.5:.1f}">{edge.distance:.2f}</text></g>'
+        f"<g><title>distance {edge.distance:.2f}{said}</title>"
+        f'<path fill="none" stroke="{OUTSIDE if dashed else INSIDE}" stroke-width="1.4"'
+        f"{dashes} "
+        f'd="M{x:.1f} {y:.1f}C{x - swing:.1f} {bend:.1f} {to_x - swing:.1f} {bend:.1f} {to_x:.1f} {to_y:.1f}"/>'
+        f'<text class="apart" x="{spots[best][0]:.1f}" y="{spots[best][1] + 3.5:.1f}">{edge.distance:.2f}</text></g>'
     )
 
 
-def _drawn(node: Node, x: float, y: float) -> str:
+def _along(path: Sequence[tuple[float, float]], share: float) -> tuple[float, float]:
+    """A place on a cubic Bezier curve."""
+    weights = [math.comb(3, k) * share**k * (1 - share) ** (3 - k) for k in range(4)]
+    return sum(w * x for w, (x, _) in zip(weights, path, strict=True)), sum(
+        w * y for w, (_, y) in zip(weights, path, strict=True)
+    )
+
+
+def _overlap(one: Box, other: Box) -> float:
+    """Area that two boxes share."""
+    wide = min(one[2], other[2]) - max(one[0], other[0])
+    tall = min(one[3], other[3]) - max(one[1], other[1])
+    return max(0.0, wide) * max(0.0, tall)
+
+
+def _shape(node: Node, x: float, y: float) -> str:
     colour = COLOURS[node.view]
     if node.picture is None:
-        reach = 7.0
-        shape = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6" fill="{colour}" stroke="#fff" stroke-width="1.5"/>'
-    else:
-        scale = PICTURE / max(node.picture.size)
-        wide, tall = (scale * side for side in node.picture.size)
-        reach = wide / 2 + 2
-        box = f'x="{x - wide / 2:.1f}" y="{y - tall / 2:.1f}" width="{wide:.1f}" height="{tall:.1f}"'
-        shape = (
-            f'<image {box} href="{jpeg_url(node.picture)}" preserveAspectRatio="none"/>'
-            f'<rect {box} fill="none" stroke="{colour}" stroke-width="2.5"/>'
-        )
+        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6" fill="{colour}" stroke="#fff" stroke-width="1.5"/>'
+    wide, tall = _extent(node.picture)
+    box = f'x="{x - wide / 2:.1f}" y="{y - tall / 2:.1f}" width="{wide:.1f}" height="{tall:.1f}"'
+    return (
+        f'<image {box} href="{jpeg_url(node.picture)}" preserveAspectRatio="none"/>'
+        f'<rect {box} fill="none" stroke="{colour}" stroke-width="2.5"/>'
+    )
+
+
+def _extent(picture: Image.Image) -> tuple[float, float]:
+    scale = PICTURE / max(picture.size)
+    return scale * picture.width, scale * picture.height
+
+
+def _label(node: Node, x: float, y: float) -> _Label:
+    """What stands beside a node, on the side that has more room: its text, if it is one, and its radius."""
+    reach = 7.0 if node.picture is None else _extent(node.picture)[0] / 2 + 2
     left = x > WIDTH / 2
     room = (x if left else WIDTH - x) - reach - 6
     start = 2.0 if left else x + reach + 4
-    radius = "" if node.radius is None else f"<span>radius {node.radius:.2f}</span>"
-    kind = VIEW_NAMES[node.view].removesuffix("s")
-    says = f'<b dir="auto">{html.escape(shortened(node.text, 90))}</b>' if node.picture is None else f"<b>{kind}</b>"
-    return (
-        f'{shape}<foreignObject x="{start:.1f}" y="{y - ROW / 2 + 2:.1f}" width="{room:.1f}" height="{ROW - 4}">'
+    says = f'<b dir="auto">{html.escape(shortened(node.text, 90))}</b>' if node.picture is None else ""
+    radius = f"<span>{_radius(node)}</span>" if node.radius is not None else ""
+    markup = (
+        f'<foreignObject x="{start:.1f}" y="{y - ROW / 2 + 2:.1f}" width="{room:.1f}" height="{ROW - 4}">'
         f'<div class="node{" left" if left else ""}" title="{html.escape(shortened(node.text))}">'
         f"{says}{radius}</div></foreignObject>"
     )
+    wide = min(room, 6.2 * max(len(node.text) if says else 0, 12))
+    edge = x - reach - 4 - wide if left else start
+    return _Label(markup, (edge, y - 14, edge + wide, y + 14))
 
 
 def _axis(low: float, high: float, height: float) -> str:

@@ -48,7 +48,12 @@ def place_map(manifold: Manifold, explored: Explored, *, seed: int = 0) -> Place
     layout = place(manifold, points, seed=seed)
     groups = [_group(manifold, shown, view, points[view], rows[view], layout.places[view]) for view in rows]
     where = "in the Poincaré disk" if layout.disk else "in the plane"
-    note = f"Each point of the model {where}, by {layout.note}. {said}".rstrip()
+    if layout.disk:
+        reach = max(float(np.linalg.norm(rows, axis=1).max()) for rows in layout.places.values())
+        said = (
+            f"The point farthest out lies at {reach:.2f} of the disk's radius; where its rim is in view, it is drawn."
+        )
+    note = f"Images and texts {where}, by {layout.note}. {said}"
     body, style, script = explorer(
         groups,
         _links(shown, rows),

@@ -1,9 +1,9 @@
-"""What a model makes of a data set, as one page to look around in: map, radii, parts and wholes, traversals, results."""
+"""What a model makes of a data set, as one page to look around in: map, radii, parts, traversals, results."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from hyvlm.evaluation.runner import choose_device
 from hyvlm.files import check_folder, write_text
 from hyvlm.geometry import Manifold
 from hyvlm.plotting.explored import Explored, explore
-from hyvlm.plotting.explorer_map import script_hash
+from hyvlm.plotting.explorer_map import mark, script_hash
 from hyvlm.plotting.figures import COLOURS, NAMES
 from hyvlm.plotting.page import bullets, number, page, png_url, table
 from hyvlm.plotting.pictures import short_names
@@ -44,12 +44,16 @@ th, td { padding: .25rem .9rem .25rem 0; text-align: left; vertical-align: top; 
 th { font-weight: 600; border-bottom-color: #999; }
 .number { text-align: right; white-space: nowrap; }
 .grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)); gap: 1.4rem 2rem; }
+.grid.two { grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr)); max-width: 60rem; }
+.legend span { display: inline-flex; align-items: center; gap: .35rem; }
 .relations { display: block; width: 100%; max-width: 27rem; margin: 0 auto; }
 .relations .apart { font: 10.5px system-ui, sans-serif; text-anchor: middle; fill: #333; stroke: #fff;
   stroke-width: 3px; paint-order: stroke; }
 .relations .tick { font: 11px system-ui, sans-serif; text-anchor: middle; fill: #595959; }
 .node { height: 100%; display: flex; flex-direction: column; justify-content: center; font-size: 12px;
   line-height: 1.25; } .node.left { text-align: right; } .node span { color: #595959; }
+.node b, .node span { background: rgb(255 255 255 / 78%); align-self: flex-start; }
+.node.left b, .node.left span { align-self: flex-end; }
 .node b { font-weight: 400; display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 2;
   overflow: hidden; overflow-wrap: anywhere; }
 .strip { display: flex; flex-wrap: wrap; gap: .5rem; list-style: none; padding: 0; margin: .4rem 0 1.6rem; }
@@ -71,6 +75,7 @@ class Report:
         name, fingerprint: The model's.
         manifold: Its name, with the curvatures it has.
         data: Data set and split.
+        total: Samples that it has, those that cannot be used included.
         explored: Points, pictures and texts.
         placed: The map, ready to be shown.
         radii: Radial distributions of the views; empty without an origin.
@@ -85,6 +90,7 @@ class Report:
     fingerprint: str
     manifold: str
     data: str
+    total: int
     explored: Explored
     placed: PlacedMap
     radii: list[RadialDistribution]
@@ -164,6 +170,8 @@ def measure(
             fingerprint=embedder.model_fingerprint,
             manifold=_manifold(embedder),
             data=f"{samples.name} ({samples.split})" if samples.split else samples.name,
+            total=len(samples)
+            + sum(n for why, n in samples.dropped.items() if not why.startswith(("part: ", "shard "))),
             explored=explored,
             placed=place_map(manifold, explored, seed=seed),
             radii=radii,
@@ -227,7 +235,7 @@ def _facts(report: Report) -> str:
     views = ", ".join(f"{len(points):,} {NAMES[view]}" for view, points in explored.views().items())
     lines = [
         f"Model {report.fingerprint} ({report.manifold}), hyvlm {hyvlm.__version__}.",
-        f"{len(explored.index):,} of {explored.total:,} samples: {views}.",
+        f"{len(explored.index):,} of {report.total:,} samples: {views}.",
     ]
     if explored.skipped:
         lines.append(f"Left out: {reasons(explored.skipped)}.")
@@ -250,62 +258,65 @@ def _radii(report: Report) -> str:
     ]
     text = "Distance of each point from the origin, in units of length: the general near it, the specific far out."
     head = ["view", "points", "5 %", "median", "95 %"]
-    return f'<p>{text}</p>\n<div class="grid">\n{pictures}</div>\n' + table(head, rows, numbers=4)
+    return f'<p>{text}</p>\n<div class="grid two">\n{pictures}</div>\n' + table(head, rows, numbers=4)
 
 
 def _relations(report: Report) -> str:
     if not report.graphs:
         return "<p>The images of this set have no parts.</p>\n"
-    rows = [
-        [f"{NAMES[r.general].removesuffix('s')} → {NAMES[r.specific].removesuffix('s')}", f"{r.n:,}"]
-        + [number(r.distance, 3), _share(r.nearer), _share(r.inside)]
-        for r in report.relations
-    ]
-    head = ["from general to specific", "pairs", "median distance", "general is nearer the origin", "in its cone"]
+    rows = []
+    for r in report.relations:
+        name = f"{NAMES[r.general].removesuffix('s')} → {NAMES[r.specific].removesuffix('s')}"
+        rows.append([name, f"{r.n:,}", number(r.distance, 3), _percent(r.nearer), _percent(r.inside)])
+    head = ["relation", "pairs", "distance", "in order, %", "in cone, %"]
     dots = "".join(
-        f'<svg class="mark" viewBox="-5 -5 10 10" aria-hidden="true"><circle r="4" fill="{COLOURS[view]}"/></svg> '
-        f"{NAMES[view]}&ensp;"
+        f"<span>{mark(COLOURS[view], 'square' if view.endswith('image') else 'circle')} {NAMES[view]}</span>\n"
         for view in ("part_text", "part_image", "text", "image")
     )
     return (
         "<p>The more general a point, the higher it stands and the further left, by its radius. Lines carry the "
         "distance; they are solid where the cone of the general point holds the specific one, dashed where not.</p>\n"
-        f'<p class="legend">{dots}</p>\n<div class="grid">\n{"".join(report.graphs)}</div>\n'
-        "<p>Over all pairs:</p>\n" + table(head, rows, numbers=4)
+        f'<p class="legend">\n{dots}</p>\n<div class="grid">\n{"".join(report.graphs)}</div>\n'
+        "<p>Over all pairs: the median distance, how many have the general point nearer the origin, and how many have "
+        "the specific one in its cone.</p>\n" + table(head, rows, numbers=4)
     )
 
 
-def _share(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f} %"
+def _percent(share: float | None) -> str:
+    return number(None if share is None else 100 * share, 1)
 
 
 def _strips(report: Report) -> str:
     if not report.strips:
         return "<p>This manifold has no root to walk to.</p>\n"
+    entailed = report.strips[0].traversal.entailed
     text = (
         "From an image in equal steps along the geodesic to the origin: at each step the nearest text and the nearest "
-        "image whose cone holds the point, each listed where it is met first."
+        f"image{' whose cone holds the point' if entailed else ''}, each listed where it is met first; the origin ends "
+        "the way where nothing else is nearer."
     )
+    if not entailed:
+        text += " Cones are left aside: on most of these ways no cone of a text or an image holds any point."
     return f"<p>{text}</p>\n" + "".join(strip_html(strip) for strip in report.strips)
 
 
 def _results(report: Report) -> str:
+    others = any(entry["model"] != report.fingerprint for entry in report.results)
     rows = []
-    others = False
     for entry in report.results:
-        own = entry["model"] == report.fingerprint
-        others = others or not own
+        model = report.name if entry["model"] == report.fingerprint else str(entry["model"])
         where = f"{entry['data']} ({entry['split']})" if entry["split"] else str(entry["data"])
-        for metric, value in entry["scores"].items():
-            unit, ends = entry["units"].get(metric, ""), entry["intervals_95"].get(metric)
-            digits = 2 if unit == "%" else 3
-            interval = f"{number(ends[0], digits)} to {number(ends[1], digits)}" if ends else ""
-            model = report.name if own else str(entry["model"])
-            rows.append(
-                [model, str(entry["task"]), where, metric, unit, f"{entry['n']:,}", number(value, digits), interval]
-            )
-    head = ["model", "task", "data", "metric", "unit", "samples", "value", "95 % interval"]
-    note = (
-        bullets(["Models that are called by their fingerprint are others than the one of this page."]) if others else ""
-    )
-    return table(head, rows, numbers=3) + note
+        rows += [[*([model] if others else []), str(entry["task"]), where, *score] for score in _scores(entry)]
+    head = [*(["model"] if others else []), "task", "data", "metric", "samples", "value", "95 % interval"]
+    note = ["Models that are called by their fingerprint are others than the one of this page."] if others else []
+    return table(head, rows, numbers=3) + bullets(note)
+
+
+def _scores(entry: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Metric, samples, value and interval of each score of an entry."""
+    for metric, value in entry["scores"].items():
+        unit, ends = entry["units"].get(metric, ""), entry["intervals_95"].get(metric)
+        digits = 2 if unit == "%" else 3
+        interval = f"{number(ends[0], digits)} to {number(ends[1], digits)}" if ends else ""
+        name = f"{metric}, {unit}" if unit else metric
+        yield [name, f"{entry['n']:,}", number(value, digits), interval]

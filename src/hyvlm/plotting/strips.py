@@ -35,7 +35,8 @@ class Strip:
 def walk_to_root(model: DualEncoder, explored: Explored, count: int) -> list[Strip]:
     """From up to ``count`` images, at even distances, to the root; none on a manifold that has none.
 
-    Candidates are all captions, phrases and other images.
+    Candidates are all captions, phrases and other images. If half of the ways meet none whose cone holds a point of
+    them, all ways are walked without regard to cones (``traversal.entailed`` says which).
     """
     if not isinstance(model.manifold, HasRadius):
         return []
@@ -44,20 +45,26 @@ def walk_to_root(model: DualEncoder, explored: Explored, count: int) -> list[Str
     texts |= {phrase: ("part_text", i) for i, phrase in reversed(list(enumerate(explored.phrases)))}
     rows = torch.stack([explored.points[view][i] for view, i in texts.values()])
     names = [f"{key}\n{i}" for i, key in enumerate(explored.keys)]  # keys may repeat
-    kinds: list[Modality] = [*["image"] * n, *["text"] * len(texts)]
+    kinds: list[Modality] = ["image" if i < n else "text" for i in range(n + len(texts))]
     candidates = Candidates(torch.cat([explored.points["image"], rows]), [*names, *texts], kinds)
-    strips = []
-    for start in [i * n // count for i in range(count)] if n > count else range(n):
-        point = explored.points["image"][start]
-        found = traverse(model, point, candidates, kind="image", leave_out=[start])
-        met = {
-            step.name: explored.whole(step.row, SIDE)
-            for step in found.steps
-            if step.kind == "image" and step.row is not None
-        }
-        radius = model.manifold.radius(point).item()
-        strips.append(Strip(explored.keys[start], radius, explored.whole(start, SIDE), found, met))
-    return strips
+    starts = [i * n // count for i in range(count)] if n > count else list(range(n))
+    for entailed in (True, False):
+        walks = [_walk(model, explored, candidates, start, entailed) for start in starts]
+        if 2 * sum(len(walk.steps) > 1 for walk in walks) > len(walks):
+            break
+    return [_strip(model, explored, *pair) for pair in zip(starts, walks, strict=True)]
+
+
+def _walk(model: DualEncoder, explored: Explored, candidates: Candidates, start: int, entailed: bool) -> Traversal:
+    point = explored.points["image"][start]
+    return traverse(model, point, candidates, kind="image", entailed=entailed, leave_out=[start])
+
+
+def _strip(model: DualEncoder, explored: Explored, start: int, walk: Traversal) -> Strip:
+    met = {s.name: explored.whole(s.row, SIDE) for s in walk.steps if s.kind == "image" and s.row is not None}
+    with torch.no_grad():
+        radius = model.manifold.radius(explored.points["image"][start]).item()  # type: ignore[operator]
+    return Strip(explored.keys[start], radius, explored.whole(start, SIDE), walk, met)
 
 
 def strip_html(strip: Strip) -> str:
@@ -73,7 +80,8 @@ def strip_html(strip: Strip) -> str:
                 f'<li style="border-top-color:{colour}"><b dir="auto">{html.escape(shortened(step.name, 160))}</b>'
                 f"<span>at radius {radius:.2f}</span></li>\n"
             )
-    return f'<ol class="strip" aria-label="From {html.escape(strip.key)} to the root">\n{"".join(cells)}</ol>\n'
+    name = html.escape(f"From {shortened(strip.key, 80)} to the root")
+    return f'<ol class="strip" aria-label="{name}">\n{"".join(cells)}</ol>\n'
 
 
 def _picture_cell(picture: Image.Image, key: str, radius: float, kind: str) -> str:
