@@ -34,8 +34,8 @@ KINDS: tuple[Kind, ...] = ("ivf", "hnsw")
 CANDIDATES, CANDIDATES_PER_HIT = 100, 10
 #: Points that are added at once, and that one file of an inverted file holds: building needs memory for one.
 ADDED_AT_ONCE, PART = 2**14, 2**19
-#: Points a cell that the cells are learned from; FAISS wants 39 or more.
-TRAINED_ON = 64
+#: Points a cell that the cells are learned from (FAISS wants 39 or more), and iterations of k-means.
+TRAINED_ON, ITERATIONS = 40, 10
 #: Links of a point in the graph, and how wide building looks.
 LINKS, EF_CONSTRUCTION = 16, 80
 DEFAULT_NPROBE, DEFAULT_EF = 16, 128
@@ -100,7 +100,7 @@ class ApproximateIndex:
             cells = cells_for(count)
             empty, size = library.IndexIVFFlat(library.IndexFlatL2(dim), dim, cells), PART
             sample = np.random.default_rng(0).permutation(count)[: cells * TRAINED_ON]
-            empty.cp.max_points_per_centroid = TRAINED_ON
+            empty.cp.max_points_per_centroid, empty.cp.niter = TRAINED_ON, ITERATIONS
             empty.train(_vectors(manifold, points[np.sort(sample)], 0))
         parts = []
         for number, start in enumerate(range(0, count, size)):
