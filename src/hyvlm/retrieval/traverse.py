@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hyvlm.evaluation.embed import progress
 from hyvlm.geometry import HasAngles, Manifold, Modality, Product, Sphere
 from hyvlm.losses import HasCones, HasRadius
 from hyvlm.models import DualEncoder
@@ -260,7 +261,7 @@ class _Way:
         best = torch.full_like(self.shares, -torch.inf)
         if self.root_competes and not (self.model.by_angle and self.kind != other):
             best = self._score(torch.zeros_like(self.points[:1]), other).squeeze(-1)
-        for first in range(0, len(taking), BLOCK_ROWS):
+        for first in progress(range(0, len(taking), BLOCK_ROWS), f"{other}s on the way", "block"):
             some = taking[first : first + BLOCK_ROWS]
             block = candidates.take(some, self.points)
             scores = self._score(block, other)
