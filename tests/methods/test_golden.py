@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from hyvlm.geometry import MANIFOLDS, Manifold
+from hyvlm.losses import tiled
 from hyvlm.methods import OBJECTIVES, Objective
 from hyvlm.types import LossOutput, Views
 
@@ -66,6 +67,13 @@ ENTAILMENT_LOGS = {
     "logged_cross_image_entailment_loss": "part_image ⊒ image",
     "logged_cross_text_entailment_loss": "part_text ⊒ text",
 }
+
+
+@pytest.fixture(params=["whole matrix", "panels"], autouse=True)
+def _form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contrast with its matrix, as batches of this size are computed, and in panels, as large ones are."""
+    if request.param == "panels":
+        monkeypatch.setattr(tiled, "FROM", 1)
 
 
 @dataclass

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from hyvlm.geometry import MANIFOLDS
+from hyvlm.losses import tiled
 from hyvlm.methods import OBJECTIVES
 from hyvlm.types import Views
 
@@ -433,6 +434,14 @@ def shares_of(views: Views, first: int) -> list[Views]:
 
 def leaf(value: Tensor) -> Tensor:
     return value.detach().clone().requires_grad_()
+
+
+@pytest.fixture(params=["whole matrix", "panels"], autouse=True)
+def _form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contrast with its matrix, as batches of this size are computed, and in panels of a few rows, as large ones."""
+    if request.param == "panels":
+        monkeypatch.setattr(tiled, "FROM", 1)
+        monkeypatch.setattr(tiled, "PANEL", 20)
 
 
 @pytest.fixture(scope="module", autouse=True)

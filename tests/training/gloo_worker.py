@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hyvlm.geometry import MANIFOLDS
+from hyvlm.losses import tiled
 from hyvlm.methods import OBJECTIVES
 from hyvlm.training.distributed import gather_views, sum_over_ranks, world_size
 from hyvlm.types import GROUP_OF_VIEW, LossOutput, Tokens, Views
@@ -90,7 +92,8 @@ def run(job: dict[str, Any], ranks: list[int], *, distributed: bool) -> dict[str
     model = TinyModel(job)
     inputs, owners = share_of(job, ranks)
     wrapped = DistributedDataParallel(model) if distributed else model
-    output: LossOutput = wrapped(inputs, owners)
+    with mock.patch.object(tiled, "FROM", job.get("panels_from", tiled.FROM)):
+        output: LossOutput = wrapped(inputs, owners)
     (output.total * world_size()).backward()
     used = {name: x.grad / world_size() for name, x in inputs.items() if name in model.objective.views}
     return {

@@ -41,6 +41,9 @@ VARIANTS = {
     "phyclip, product": ("phyclip", "product", {}),
     "phyclip, flat product": ("phyclip", "flat_product", {}),
     "hyper3 as in the paper": ("hyper3", "lorentz", {"formulation": "paper", "visual_order": "reversed"}),
+    **{f"{name}, panels": (name, "sphere" if name == "clip" else "lorentz", {}) for name in ("clip", "atmg", "uncha")},
+    "phyclip, product, panels": ("phyclip", "product", {}),
+    "hycoclip, flat, panels": ("hycoclip", "euclidean", {}),
     "hyper3, shuffled, mean": ("hyper3", "lorentz", {"text_parents": "shuffled", "pooling": "mean"}),
 }
 
@@ -59,6 +62,7 @@ def batch_job(variant: str, split: str, dtype: torch.dtype) -> dict[str, Any]:
         "manifold": manifold,
         "options": options,
         "dtype": dtype,
+        **({"panels_from": 1} if "panels" in variant else {}),
         "wholes": wholes,
         "owner": torch.repeat_interleave(torch.arange(len(parts)), torch.tensor(parts)),
         "query_owner": torch.repeat_interleave(torch.arange(len(parts)), torch.tensor(queries)),

@@ -1,8 +1,8 @@
 """Contrast without its matrix: softmax cross entropy over pairwise scores, computed panel by panel in linear memory.
 
 A panel is a block of rows against columns. The forward pass streams a log-sum-exp over panels; the gradient comes from
-computing each panel once more. Where a panel holds whole rows and nothing else is asked, its gradient is formed at once,
-which saves the second product. Rows looking for columns and columns looking for rows share each score.
+computing each panel once more. Where a panel holds whole rows and nothing else is asked, its gradient is formed at
+once, which saves the second product. Rows looking for columns and columns looking for rows share each score.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
 from hyvlm.geometry.matmul import fast_matmul
 from hyvlm.losses.tiled_kernels import kernels_for
@@ -86,9 +85,7 @@ def contrast_totals(scores: Scores, rows: Search, columns: Search | None = None)
 
 class _Contrast(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: FunctionCtx | Any, sweep: _Sweep, scale: Tensor, column_scale: Tensor | None, *tensors: Tensor
-    ) -> Tensor:
+    def forward(ctx: Any, sweep: _Sweep, scale: Tensor, column_scale: Tensor | None, *tensors: Tensor) -> Tensor:
         by_row, by_column, gradients = sweep.forward(scale, column_scale, tensors, ctx.needs_input_grad[3:])
         ctx.sweep, ctx.stats = sweep, (by_row, by_column)
         ctx.formed = gradients is not None
@@ -96,7 +93,7 @@ class _Contrast(torch.autograd.Function):
         return torch.stack([stats.total for stats in (by_row, by_column) if stats is not None])
 
     @staticmethod
-    def backward(ctx: FunctionCtx | Any, grad: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         if torch.is_grad_enabled():
             raise RuntimeError(
                 "the tiled contrast has no second derivative: raise hyvlm.losses.tiled.FROM above the batch's size to "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numba import config, njit, prange, set_num_threads  # type: ignore[import-not-found,import-untyped,unused-ignore]
+from numba import get_num_threads, njit, prange, set_num_threads  # type: ignore[import-not-found,import-untyped,unused-ignore]
 from torch import Tensor
 
 _F = np.float32
@@ -23,6 +23,9 @@ _L0, _L1, _L2, _L3, _L4 = map(
 )
 _L5, _L6, _L7, _L8 = map(_F, (-1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1))
 
+#: Threads that numba was started with; it runs on as many as torch does, up to these.
+_THREADS = get_num_threads()
+
 #: Columns that one task keeps in its cache while it runs down the rows.
 _STRIP = 256
 
@@ -31,7 +34,7 @@ _panel = njit(error_model="numpy", fastmath={"nsz", "contract", "reassoc"}, cach
 
 
 @_elementwise
-def _exp(x: float) -> float:
+def _exp(x):  # type: ignore[no-untyped-def]
     n = np.floor(x * _LOG2E + _HALF)
     r = x - n * _LN2_HIGH - n * _LN2_LOW
     p = ((((_E0 * r + _E1) * r + _E2) * r + _E3) * r + _E4) * r + _E5
@@ -40,7 +43,7 @@ def _exp(x: float) -> float:
 
 
 @_elementwise
-def _asinh_of_root(q: float) -> float:
+def _asinh_of_root(q):  # type: ignore[no-untyped-def]
     """``asinh(sqrt(q))`` as ``log(1 + w)``, with what rounding takes from ``1 + w`` added back."""
     w = np.sqrt(q) + q / (_ONE + np.sqrt(_ONE + q))
     u = np.float32(_ONE + w)
@@ -166,5 +169,5 @@ def gradient(s: Tensor, by_row: tuple[Tensor, ...], by_column: tuple[Tensor, ...
 
 
 def _run(kernel, *args: Tensor | bool) -> None:  # type: ignore[no-untyped-def]
-    set_num_threads(min(torch.get_num_threads(), config.NUMBA_NUM_THREADS))
+    set_num_threads(min(torch.get_num_threads(), _THREADS))
     kernel(*(a.detach().numpy() if isinstance(a, Tensor) else a for a in args))

@@ -95,7 +95,7 @@ class InnerScores:
     """Inner products of rows of ``x`` and ``y``, ``(N, D)`` and ``(M, D)``: the cosine on the sphere."""
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
-        self.tensors = (x, y)
+        self.tensors: tuple[Tensor, ...] = (x, y)
         self.shape = (len(x), len(y))
 
     def forward(self, tensors: Sequence[Tensor], rows: slice, columns: slice, scratch: Scratch) -> Panel:
@@ -111,8 +111,8 @@ class DistanceScores:
     """Minus distances: ``-asinh(sqrt(q))`` or ``-sqrt(q)`` of ``q``, a squared chord that is one matrix product.
 
     One factor gives it bare, in units of ``2 / sqrt(c)`` where there is a curvature. ``weights`` sum the factors of a
-    product: ``-sum_f w_f psi_f`` (l1), or ``-sqrt(sum_f w_f psi_f^2)`` (l2). Pairs that cancel in the matrix product are
-    computed one by one, with a zero gradient where points coincide.
+    product: ``-sum_f w_f psi_f`` (l1), or ``-sqrt(sum_f w_f psi_f^2)`` (l2). Pairs that cancel in the matrix product
+    are computed one by one, with a zero gradient where points coincide.
 
     Args:
         x, y: Points ``(F, N, D)`` and ``(F, M, D)``.
@@ -132,7 +132,14 @@ class DistanceScores:
         operands = _flat_operands(x, y, base) if c is None else _hyperbolic_operands(x, y, base, c.view(-1, 1, 1))
         left, right, self.size_left, self.size_right = operands
         nothing = x.new_ones(self.factors)
-        self.tensors = (left, right, x, y, nothing if c is None else c, nothing if weights is None else weights)
+        self.tensors: tuple[Tensor, ...] = (
+            left,
+            right,
+            x,
+            y,
+            nothing if c is None else c,
+            nothing if weights is None else weights,
+        )
 
     def forward(self, tensors: Sequence[Tensor], rows: slice, columns: slice, scratch: Scratch) -> Panel:
         if self.metric == "single":
@@ -231,7 +238,7 @@ class FormulaScores:
         self, formula: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor, parameters: Sequence[Tensor] = ()
     ) -> None:
         self.formula = formula
-        self.tensors = (x, y, *parameters)
+        self.tensors: tuple[Tensor, ...] = (x, y, *parameters)
         self.shape = (len(x), len(y))
         self.parameters = tuple(parameters)
 
@@ -242,7 +249,7 @@ class FormulaScores:
 
     def backward(self, tensors: Sequence[Tensor], panel: Panel, gradients: Gradients, scratch: Scratch) -> None:
         with torch.enable_grad():
-            x, y = (t[part].detach().requires_grad_() for t, part in zip(tensors, (panel.rows, panel.columns)))
+            x, y = (points.detach().requires_grad_() for points in (tensors[0][panel.rows], tensors[1][panel.columns]))
             value = self.formula(x, y)
         found = torch.autograd.grad(value, [x, y, *self.parameters], panel.s, allow_unused=True)
         gradients[0][panel.rows] += found[0]
@@ -268,10 +275,10 @@ def scores_of(manifold: Manifold, x: Tensor, y: Tensor) -> tuple[Scores, Tensor]
             return DistanceScores(x.unsqueeze(0), y.unsqueeze(0), None), one
         case ProductLorentz() | ProductEuclidean():
             x, y = (manifold.split(points).movedim(-2, 0).contiguous() for points in (x, y))
-            c = manifold.factor.log_c.to(x.dtype).exp() if isinstance(manifold, ProductLorentz) else None
-            unit = x.new_ones(manifold.factors) if c is None else 2 * c.rsqrt()
+            c_of = manifold.factor.log_c.to(x.dtype).exp() if isinstance(manifold, ProductLorentz) else None
+            unit = x.new_ones(manifold.factors) if c_of is None else 2 * c_of.rsqrt()
             weights = (unit if manifold.metric == "l1" else unit.square()) / manifold.factors
-            return DistanceScores(x, y, c, weights, manifold.metric), one
+            return DistanceScores(x, y, c_of, weights, manifold.metric), one
     return FormulaScores(manifold.similarity, x, y, _leaves(manifold)), one
 
 

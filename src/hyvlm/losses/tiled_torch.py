@@ -74,7 +74,7 @@ def gradient(s: Tensor, by_row: tuple[Tensor, ...], by_column: tuple[Tensor, ...
     Args:
         s: ``(n, m)``.
         by_row: ``scale (n,)``, ``offset (m,)``, ``log_sum (n,)``, ``factor (n,)``.
-        by_column: None, or ``scale``, ``log_sum`` and ``factor`` of the softmax down the columns, ``(m,)``, to be added.
+        by_column: None, or ``scale``, ``log_sum``, ``factor``, each ``(m,)``, of the softmax down the columns: added.
     """
     scale, offset, log_sum, factor = by_row
     e = torch.addcmul(offset, s, scale.unsqueeze(1)).sub_(log_sum.unsqueeze(1)).exp_().mul_(factor.unsqueeze(1))
