@@ -15,7 +15,7 @@ from hyvlm.cli.main import main
 from hyvlm.data.catalog import SampleSet
 from hyvlm.evaluation import Embedder
 from hyvlm.geometry import Lorentz, ProductLorentz, Sphere
-from hyvlm.models import save_model
+from hyvlm.models import Tokenizer, build_model, save_model
 from hyvlm.plotting import report_map
 from hyvlm.plotting.explored import Explored, explore
 from hyvlm.plotting.relation_graph import RELATIONS, choose_examples, example, in_cone, relations
@@ -53,6 +53,14 @@ class Pictures(SampleSet):
         return Sample(f"{index}<b>.png", image, texts, [*parts, Part(halves[0], "")])
 
 
+def embedder_on(manifold: str, **settings: Any) -> Embedder:
+    torch.manual_seed(0)
+    shapes = {"width": 32, "depth": 1, "heads": 2}
+    model = {"image": {"image_size": 32, "patch": 8, **shapes}, "text": {"context_length": 40, **shapes}, "dim": 16}
+    config = {"model": model, "manifold": {"name": manifold, **settings}}
+    return Embedder(build_model(config).eval(), Tokenizer(40))
+
+
 @pytest.fixture
 def explored(embedder: Embedder) -> Explored:
     return explore(embedder, Pictures())
@@ -61,12 +69,7 @@ def explored(embedder: Embedder) -> Explored:
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of hostile texts under an untrained model."""
-    from hyvlm.models import Tokenizer, build_model
-
-    torch.manual_seed(0)
-    shapes = {"width": 32, "depth": 1, "heads": 2}
-    model = {"image": {"image_size": 32, "patch": 8, **shapes}, "text": {"context_length": 40, **shapes}, "dim": 16}
-    one = Embedder(build_model({"model": model, "manifold": {"name": "lorentz"}}).eval(), Tokenizer(40))
+    one = embedder_on("lorentz")
     samples = Pictures()
     path = tmp_path_factory.mktemp("report") / "report.html"
     found = measure(one, explore(one, samples), name="<model>", samples=samples)
@@ -163,6 +166,18 @@ def test_a_sphere_has_a_map_by_tsne_without_radii_cones_and_root(
     assert "has no root" in page
     assert "no radius" in page
     assert found.relations[0].inside is None
+
+
+def test_a_product_counts_by_the_mean_over_its_factors() -> None:
+    product = embedder_on("product", factors=2)
+    found = measure(product, explore(product, Pictures()), name="product", samples=Pictures())
+    manifold, points = product.model.manifold, found.explored.points
+    margin = manifold.half_aperture(points["text"]) - manifold.exterior_angle(points["text"], points["image"])
+    assert margin.shape == (6, 2)
+    assert found.relations[3].inside == pytest.approx((margin.mean(-1) >= 0).double().mean().item())
+    assert "t-SNE" in found.placed.note
+    assert found.strips[0].traversal.steps[-1].name == "[ROOT]"
+    assert {r.view for r in found.radii} == {"image", "text", "part_image", "part_text"}
 
 
 def test_nothing_that_was_written_by_others_is_read_as_code(written: Path) -> None:

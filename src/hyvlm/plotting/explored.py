@@ -174,7 +174,7 @@ class _Reader(Dataset[_Read]):
         read.pixels, read.picture = self.transform(image), within(image, THUMBNAIL)
         named = [(i, part) for i, part in enumerate(sample.parts) if part.text.strip()]
         read.reasons += ["part: no phrase"] * (len(sample.parts) - len(named))
-        read.reasons += [f"part: more than {self.parts} of one image"] * max(0, len(named) - self.parts)
+        read.reasons += [f"part: the page shows {self.parts} an image"] * max(0, len(named) - self.parts)
         read.parts = [
             (i, part.text, self.transform(part.image), within(part.image, THUMBNAIL)) for i, part in named[: self.parts]
         ]
