@@ -3,7 +3,7 @@
 The index holds tangent vectors at the origin (``logmap0``; on the sphere the points themselves) under L2: near the
 origin L2 there is the distance, and its order further out is close to that of the score. An index by inner product on
 space and time components, with the time negated for the queries, is exact only if it looks at everything: as a graph
-or with cells it loses most neighbours.
+or with cells it loses many neighbours (``benchmarks/search.py`` has the numbers).
 """
 
 from __future__ import annotations
