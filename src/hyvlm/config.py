@@ -62,10 +62,16 @@ class DataConfig:
 
 @dataclass
 class TrainConfig:
-    """Optimizer, schedule and bookkeeping. ``batch_size`` is global, over all processes."""
+    """Optimizer, schedule and bookkeeping.
+
+    Attributes:
+        batch_size: Global, over all processes.
+        micro_batch_size: How many samples pass the towers of a process at a time; None takes its whole share at once.
+    """
 
     steps: int = MISSING
     batch_size: int = MISSING
+    micro_batch_size: int | None = None
     lr: float = 5.0e-4
     weight_decay: float = 0.2
     decay_gains_and_biases: bool = False
@@ -271,6 +277,8 @@ def check_values(config: Config) -> None:
         "data.part_size": config.data.part_size,
         "data.queries.cap": config.data.queries.cap,
     }
+    if config.train.micro_batch_size is not None:
+        positive["train.micro_batch_size"] = config.train.micro_batch_size
     for key, value in positive.items():
         if not 0 < value < math.inf:
             raise ValueError(f"{key} must be positive, got {value}")

@@ -106,12 +106,12 @@ class Batch:
         text: ``(B, L)`` int64 token ids, 0-padded.
         part_image: ``(M, 3, h, w)`` uint8; M is 0 if no relation asks for parts.
         part_text: ``(M, l)`` int64.
-        owner: ``(M,)`` int64, the row of ``image`` that each part belongs to.
+        owner: ``(M,)`` int64, the row of ``image`` that each part belongs to, ascending.
         keys: Names of the B samples.
         short_text: ``(B, L)`` int64, or ``(0, 1)`` if no relation asks for short texts.
         query_text: ``(Q, L)`` int64, or ``(0, 1)`` if no relation asks for queries.
-        query_owner: ``(Q,)`` int64, the row of ``image`` that each query belongs to.
-        query_parent: ``(Q,)`` int64, the query of this batch that stands above each query, -1 above a root.
+        query_owner: ``(Q,)`` int64, the row of ``image`` that each query belongs to, ascending.
+        query_parent: ``(Q,)`` int64, the query of the same image that stands above each query, -1 above a root.
         query_weight: ``(Q,)`` float32.
         skipped: How many samples were left out, by reason; parts are counted under "part: REASON".
         skipped_examples: Where the first few of them are.
@@ -143,6 +143,45 @@ class Batch:
         moved = {k: v.to(device, non_blocking=True) for k, v in vars(self).items() if isinstance(v, Tensor)}
         return Batch(**{**vars(self), **moved})
 
+    def split(self, size: int) -> list[Batch]:
+        """The batch in pieces of ``size`` samples with their parts and queries; an empty batch is one empty piece.
+
+        The last piece may be smaller. Tensors share their memory with this batch. What was left out stays counted here,
+        not in the pieces.
+
+        Raises:
+            ValueError: ``size`` is below 1, or parts or queries do not lie in the order of their samples.
+        """
+        if size < 1:
+            raise ValueError(f"a piece of a batch has at least 1 sample, got {size}")
+        for what, owner in (("parts", self.owner), ("queries", self.query_owner)):
+            if (owner.diff() < 0).any():
+                raise ValueError(f"{what} must lie in the order of their samples to be split with them")
+        wholes = [*range(0, max(len(self.image), 1), size), len(self.image)]
+        edges = torch.tensor(wholes)
+        parts, queries = (torch.searchsorted(o.cpu(), edges).tolist() for o in (self.owner, self.query_owner))
+        return [
+            self._piece(*(slice(rows[i], rows[i + 1]) for rows in (wholes, parts, queries)))
+            for i in range(len(wholes) - 1)
+        ]
+
+    def _piece(self, whole: slice, part: slice, query: slice) -> Batch:
+        """The samples of these rows, with owners and parents that count from the first of them."""
+        parent = self.query_parent[query]
+        return Batch(
+            image=self.image[whole],
+            text=self.text[whole],
+            part_image=self.part_image[part],
+            part_text=self.part_text[part],
+            owner=self.owner[part] - whole.start,
+            keys=self.keys[whole],
+            short_text=self.short_text[whole],
+            query_text=self.query_text[query],
+            query_owner=self.query_owner[query] - whole.start,
+            query_parent=torch.where(parent < 0, -1, parent - query.start),
+            query_weight=self.query_weight[query],
+        )
+
 
 @dataclass
 class Views:
@@ -157,6 +196,8 @@ class Views:
         local: Group name to the slice of rows that this process owns.
         world_size: Number of processes that share the batch.
         tokens: View name to the points of single tokens of this process's rows; they are not gathered.
+        midpoints: Name of a relation to the point that it makes of the tokens of each row of this process, ``(n, D)``;
+            it needs no tokens then (:meth:`hyvlm.methods.Objective.condense`).
         teacher: View name to features of a frozen Euclidean teacher, ``(N_view, E)``, of the global batch.
         query_parent: ``(Q,)`` int64, the query of the global batch that stands above each query, -1 above a root.
         query_weight: ``(Q,)``, how much each query counts.
@@ -167,6 +208,7 @@ class Views:
     local: dict[str, slice]
     world_size: int = 1
     tokens: dict[str, Tokens] = field(default_factory=dict)
+    midpoints: dict[str, Tensor] = field(default_factory=dict)
     teacher: dict[str, Tensor] = field(default_factory=dict)
     query_parent: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
     query_weight: Tensor = field(default_factory=lambda: torch.empty(0))
@@ -200,6 +242,7 @@ class Views:
         query_parent: Tensor | None = None,
         query_weight: Tensor | None = None,
         tokens: dict[str, Tokens] | None = None,
+        midpoints: dict[str, Tensor] | None = None,
         teacher: dict[str, Tensor] | None = None,
     ) -> Views:
         """The views of a batch that lives in one process. Without parents all queries are roots, of weight 1."""
@@ -223,6 +266,7 @@ class Views:
             owner=owners,
             local={k: slice(0, len(v)) for k, v in owners.items()},
             tokens=tokens or {},
+            midpoints=midpoints or {},
             teacher=teacher or {},
             query_parent=torch.full_like(owners["query"], -1) if query_parent is None else query_parent,
             query_weight=torch.ones(len(owners["query"]), device=image.device)

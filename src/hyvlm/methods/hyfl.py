@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hyvlm.geometry import Manifold
 from hyvlm.losses import (
     ConeHinge,
     HasCones,
@@ -23,6 +24,7 @@ from hyvlm.methods.aligned import AlignedViews
 from hyvlm.methods.method import OBJECTIVES, Objective, Scale
 from hyvlm.methods.relations import contrast
 from hyvlm.registry import unknown
+from hyvlm.types import Views
 
 #: "lineage": means over rows with the positive in the denominator, as MERU and its successors train. "paper": Eq. 13 as
 #: printed, a sum over rows without it.
@@ -93,24 +95,22 @@ class TokenEntailment:
     def needs(self) -> dict[str, type]:
         return {"midpoints": HasMidpoint}
 
-    def midpoints(self, batch: AlignedViews) -> Tensor:
-        """One point per row of this process, ``(n, D)``."""
-        return batch.once(self, lambda: self._midpoints(batch))
-
-    def _midpoints(self, batch: AlignedViews) -> Tensor:
-        manifold, tokens = batch.manifold, batch.views.tokens[self.view]
+    def midpoints(self, manifold: Manifold, views: Views) -> Tensor:
+        """One point per row of this process, ``(n, D)``; see :meth:`Objective.condense`."""
+        tokens = views.tokens[self.view]
         assert isinstance(manifold, HasMidpoint)  # checked by the objective
-        weights = token_weights(manifold, tokens, batch.views.rows(self.toward), self.temperature)
+        weights = token_weights(manifold, tokens, views.rows(self.toward), self.temperature)
         return token_midpoint(manifold, tokens, weights)
 
     def share(self, batch: AlignedViews) -> Tensor:
-        rows: Tensor = self.loss(batch.manifold, self.midpoints(batch), batch.views.rows(self.view))
+        midpoints = batch.views.midpoints[self.name]
+        rows: Tensor = self.loss(batch.manifold, midpoints, batch.views.rows(self.view))
         return batch.share(rows, "whole")
 
     @torch.no_grad()
     def stat_shares(self, batch: AlignedViews) -> dict[str, Tensor]:
         """Share of midpoints whose cone is saturated: with ``K`` = 1, all of space norm below ``2 / sqrt(c)``."""
-        points, manifold = self.midpoints(batch), batch.manifold
+        points, manifold = batch.views.midpoints[self.name], batch.manifold
         assert isinstance(manifold, HasCones)  # checked by the objective
         saturated = manifold.saturated(points).to(points.dtype)
         return {f"saturated/tokens of {self.view}": batch.share(saturated, "whole")}

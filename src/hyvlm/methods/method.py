@@ -47,7 +47,8 @@ class Objective(nn.Module):
             of them, as the released codes do.
     Attributes:
         views: The views that the relations name, in the order of ``GROUP_OF_VIEW``.
-        token_views: Views whose single tokens a relation needs.
+        token_views: Views whose single tokens a relation needs; it has ``midpoints(manifold, views)``, see
+            :meth:`condense`.
         teacher_views: Views that a frozen teacher must embed; none if no relation needs a teacher.
         log_scale: Logarithms of the inverse temperatures.
         query_pooling: What makes ``query_image`` of the patches of an image and the features of a query; None if no
@@ -118,6 +119,31 @@ class Objective(nn.Module):
         for name, parameter in self.log_scale.items():
             parameter.clamp_(max=self.scales[name].max_log_scale)
 
+    def condense(self, manifold: Manifold, views: Views) -> Views:
+        """The views with, instead of tokens, the one point that each relation makes of a row's tokens.
+
+        It depends on its own sample alone, so this can be done piece by piece, and before points are gathered. Runs in
+        the precision of the points, at least float32, whatever the autocast.
+        """
+        views = self._at_least_float32(views)
+        with torch.autocast(views.points[self.views[0]].device.type, enabled=False):
+            of = {term.name: term.midpoints(manifold, views) for term in self.terms if hasattr(term, "midpoints")}
+        return dataclasses.replace(views, tokens={}, midpoints=of)
+
+    def _at_least_float32(self, views: Views) -> Views:
+        """What the relations look at of ``views``, in float32 or more."""
+        return dataclasses.replace(
+            views,
+            points={view: _at_least_float32(views.points[view]) for view in self.views},
+            tokens={
+                view: dataclasses.replace(tokens, values=_at_least_float32(tokens.values))
+                for view, tokens in views.tokens.items()
+                if view in self.token_views
+            },
+            midpoints={name: _at_least_float32(points) for name, points in views.midpoints.items()},
+            teacher={view: _at_least_float32(f) for view, f in views.teacher.items() if view in self.teacher_views},
+        )
+
     def forward(self, manifold: Manifold, views: Views) -> LossOutput:
         """This process's share of the loss; the sum over processes is the loss of the global batch.
 
@@ -129,9 +155,10 @@ class Objective(nn.Module):
         Raises:
             ValueError: A view that a relation names is missing, or the manifold lacks what a relation needs.
         """
+        condensed = all(term.name in views.midpoints for term in self.terms if hasattr(term, "midpoints"))
         needed: dict[str, tuple[tuple[str, ...], Mapping[str, object]]] = {
             "view": (self.views, views.points),
-            "tokens of": (self.token_views, views.tokens),
+            "tokens of": (() if condensed else self.token_views, views.tokens),
             "a teacher's features of": (self.teacher_views, views.teacher),
         }
         for what, (names, given) in needed.items():
@@ -139,14 +166,8 @@ class Objective(nn.Module):
                 if view not in given:
                     raise ValueError(f"the objective needs {what} {view!r}, the batch has {', '.join(given) or 'none'}")
         self.check_manifold(manifold)
-        points = {view: _at_least_float32(views.points[view]) for view in self.views}
-        tokens = {
-            view: dataclasses.replace(views.tokens[view], values=_at_least_float32(views.tokens[view].values))
-            for view in self.token_views
-        }
-        teacher = {view: _at_least_float32(views.teacher[view]) for view in self.teacher_views}
-        views = dataclasses.replace(views, points=points, tokens=tokens, teacher=teacher)
-        with torch.autocast(points[self.views[0]].device.type, enabled=False):
+        views = self._at_least_float32(views) if condensed else self.condense(manifold, views)
+        with torch.autocast(views.points[self.views[0]].device.type, enabled=False):
             scales = {name: parameter.exp() for name, parameter in self.log_scale.items()}
             batch = AlignedViews(manifold, views, scales, self.reduction)
             shares = {term.name: term.share(batch) for term in self.terms}

@@ -10,12 +10,12 @@ trainer multiplies the total by :func:`world_size` before ``backward``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from hyvlm.types import GROUP_OF_VIEW, Views
 
@@ -40,8 +40,8 @@ def gather_views(local: Views) -> Views:
         local: :meth:`hyvlm.types.Views.single` of this process's share of the batch.
     Returns:
         Views with the points (and a teacher's features) of all processes, owners that count wholes and parents that
-        count queries over all of them, ``local`` slices of this process's rows, and its own tokens. Differentiable; see
-        the module's first lines on gradients.
+        count queries over all of them, ``local`` slices of this process's rows, and its own tokens and midpoints.
+        Differentiable; see the module's first lines on gradients.
     """
     if world_size() == 1:
         return local
@@ -65,6 +65,7 @@ def gather_views(local: Views) -> Views:
         local={group: slice(start, start + len(local.owner[group])) for group, start in starts.items()},
         world_size=world_size(),
         tokens=local.tokens,
+        midpoints=local.midpoints,
         teacher={view: _gather_rows(f, of_group[GROUP_OF_VIEW[view]]) for view, f in sorted(local.teacher.items())},
         query_parent=_gather_rows(parent, queries),
         query_weight=_gather_rows(local.query_weight, queries),
@@ -83,6 +84,20 @@ def sum_over_ranks(scalars: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
     total = torch.stack([value.to(device, torch.float64) for value in values.values()])
     dist.all_reduce(total)
     return dict(zip(values, total.unbind(), strict=True))
+
+
+def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Add up over processes, in place, the gradients of parameters that learn; a collective. One without counts as 0.
+
+    What DistributedDataParallel does during ``backward``, for gradients that were collected without it; it averages.
+    """
+    if world_size() == 1:
+        return
+    for parameter in parameters:
+        if parameter.requires_grad:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(parameter.grad)
 
 
 class _GatherRows(torch.autograd.Function):

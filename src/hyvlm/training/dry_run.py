@@ -20,8 +20,9 @@ def dry_run(config: Config, out: Path) -> dict[str, Any]:
     """Check a run without training: build it, open its data, measure the first samples of its first epoch.
 
     Nothing is written. FLOPs count multiplications and additions of matrix products and convolutions, forward and
-    backward, at the texts' real lengths; a frozen teacher's forward is counted. The score matrices of a large batch,
-    which grow with its square, are counted at the size of the small one: below 1% of the towers for the usual models.
+    backward, at the texts' real lengths; a frozen teacher's forward counts, and so does the second one of micro-batches.
+    The score matrices of a large batch, which grow with its square, are counted at the size of the small one: below 1%
+    of the towers for the usual models.
 
     Args:
         out: The run folder that the run would write to.
@@ -35,7 +36,7 @@ def dry_run(config: Config, out: Path) -> dict[str, Any]:
         raise ValueError(f"none of the first {count} samples of {trainer.samples.name} could be used: {batch.skipped}")
     counter = FlopCounterMode(display=False)
     with counter, sdpa_kernel(SDPBackend.MATH):  # the counter does not know the CPU's fused attention
-        trainer.module(batch.to(trainer.accelerator.device)).total.backward()
+        trainer.backpropagate(batch)
     per_sample = counter.get_total_flops() / len(batch.image)
     seen = config.train.steps * config.train.batch_size
     parameters = {True: 0, False: 0}

@@ -39,9 +39,10 @@ from hyvlm.training.checkpoint import (
 from hyvlm.training.distributed import sum_over_ranks
 from hyvlm.training.interrupt import Interrupt, deferred_interrupt
 from hyvlm.training.metrics_log import MetricsLog, console, peak_memory_mb
+from hyvlm.training.micro_batches import MicroBatches, micro_batch_size
 from hyvlm.training.optim import build_optimizer, learning_rate
 from hyvlm.training.tally import LACKING, Tally
-from hyvlm.training.train_step import TrainStep
+from hyvlm.training.train_step import TrainStep, check_finite
 from hyvlm.types import Batch, LossOutput, reasons
 
 #: Where a run that fine-tunes keeps the model that it started from.
@@ -249,7 +250,7 @@ class Trainer:
         config = self.config.train
         self.step_module.train()
         for batch in loader:
-            output = self.optimize(batch.to(self.accelerator.device))
+            output = self.optimize(batch)
             self.state.step += 1
             step = self.state.step
             self.tally.add(batch, output)
@@ -279,14 +280,7 @@ class Trainer:
         config = self.config.train
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.state.step, config)
-        output = self.step_module(batch)
-        if not torch.isfinite(output.total):
-            terms = ", ".join(f"{k}={v:.4g}" for k, v in output.terms.items() if not torch.isfinite(v))
-            raise FloatingPointError(
-                f"loss is not finite at step {self.state.step + 1}: {terms or 'no single term is'}"
-            )
-        # Data-parallel wrappers average gradients over processes; the loss is a sum of shares.
-        self.accelerator.backward(output.total * self.accelerator.num_processes)
+        output = self.backpropagate(batch)
         if config.max_grad_norm is not None:
             self.accelerator.clip_grad_norm_(self.step_module.parameters(), config.max_grad_norm)
         self.optimizer.step()
@@ -295,6 +289,23 @@ class Trainer:
             if name not in self.warned:
                 self.warned.add(name)
                 self.say(f"warning: {name} reached its bound ({value:.4g} after exp) at step {self.state.step + 1}")
+        return output
+
+    def backpropagate(self, batch: Batch) -> LossOutput:
+        """The loss of one batch, and its gradients in the parameters; in micro-batches if the config asks for them."""
+        device, processes, step = self.accelerator.device, self.accelerator.num_processes, self.state.step + 1
+        size = micro_batch_size(self.config.train, processes)
+        if size is None:
+            output: LossOutput = self.step_module(batch.to(device))
+            check_finite(output, step)
+            # Data-parallel wrappers average gradients over processes; the loss is a sum of shares.
+            self.accelerator.backward(output.total * processes)
+        else:
+            pieces = MicroBatches(self.module, batch, size, device=device, autocast=self.accelerator.autocast)
+            output = pieces.loss()
+            check_finite(output, step)
+            self.accelerator.backward(output.total)
+            pieces.backward()
         return output
 
     def log_row(self, output: LossOutput) -> dict[str, Any]:
