@@ -66,3 +66,17 @@ def test_names_in_a_panoptic_file_are_text(change, write):
     root = write("panoptic.json", **{"annotations": annotations, **change})
     with pytest.raises(ValueError, match=r"panoptic.json is not in COCO's panoptic format: .* where a name should be"):
         open_data(f"coco-panoptic:{root}", content="masks")
+
+
+def test_sets_of_the_same_images_say_so(write):
+    root = write()
+    captions = [{"id": i, "image_id": i, "caption": "a picture"} for i in (1, 2)]
+    write("captions.json", annotations=captions)
+    pairs, labels, crops = (open_data(f"coco:{root}", content=content) for content in ("pairs", "labels", "classes"))
+    assert pairs.image_fingerprint == labels.image_fingerprint
+    assert pairs.fingerprint != labels.fingerprint
+    assert not hasattr(crops, "image_fingerprint")  # samples are boxes
+    write("captions.json", annotations=captions[:1])  # b.jpg has no caption any more
+    assert open_data(f"coco:{root}", content="pairs").image_fingerprint != labels.image_fingerprint
+    Image.new("RGB", (30, 20)).save(root / "images" / "b.jpg")
+    assert open_data(f"coco:{root}", content="labels").image_fingerprint != labels.image_fingerprint

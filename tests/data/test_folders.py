@@ -323,3 +323,11 @@ def test_names_and_contents_that_are_not_known(folders):
             open_data(nothing)
     with pytest.raises(ValueError, match="folder offers the contents classes, not 'pairs'"):
         open_data(f"folder:{folders}")
+
+
+def test_voc_sets_of_the_same_images_say_so(voc):
+    (voc / "ImageSets" / "Main" / "val.txt").write_text("a\nb\n")
+    pairs, labels = (open_data(f"voc:{voc}", split="val", content=content) for content in ("pairs", "labels"))
+    assert pairs.image_fingerprint == labels.image_fingerprint
+    pairs, labels = (open_data(f"voc:{voc}", split="train", content=content) for content in ("pairs", "labels"))
+    assert pairs.image_fingerprint != labels.image_fingerprint  # only labels show c, whose one object is difficult

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import json
 import warnings
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from safetensors import SafetensorError
 
+from hyvlm.data import open_data
 from hyvlm.evaluation.cache import EmbeddingCache
 from hyvlm.evaluation.embed import Embedder, evaluation_mode, progress
 from hyvlm.types import BadSample
@@ -269,3 +272,37 @@ def test_loader_processes_give_the_same(model, tokenizer, listed, image_of) -> N
     assert torch.equal(one.points, two.points)
     assert torch.equal(one.part_points, two.part_points)
     assert one.skipped == two.skipped
+
+
+def test_parts_and_wholes_pass_the_tower_once_each_whatever_is_asked_first(model, tokenizer, listed, image_of) -> None:
+    pairs = listed([image_of(RED, parts=[(BLUE, "a")])], fingerprint="pairs", image_fingerprint="pixels")
+    labels = listed([image_of(RED, labels=[3])], fingerprint="labels", image_fingerprint="pixels")
+    for parts_first in (True, False):
+        model.images_seen = 0
+        embedder = Embedder(model, tokenizer)
+        for parts in (parts_first, not parts_first):
+            images = embedder.images(pairs, parts=parts)
+            assert images.points.tolist() == [[1, 0, 0]]
+            assert images.part_points.tolist() == ([[0, 0, 1]] if parts else [])
+        assert embedder.images(labels).annotations[0].labels == [3]
+        assert model.images_seen == 2  # the image and its part
+
+
+def test_images_of_coco_pass_the_tower_once_for_captions_and_labels(model, tokenizer, tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    files = [("a.png", (255, 0, 0)), ("b.png", (0, 0, 255))]
+    for name, colour in files:
+        Image.new("RGB", (20, 20), colour).save(tmp_path / "images" / name)
+    images = [{"id": i, "file_name": name} for i, (name, _) in enumerate(files)]
+    captions = [{"id": i, "image_id": i, "caption": "a"} for i in (0, 1)]
+    boxes = [{"id": 0, "image_id": 1, "category_id": 7, "bbox": [0, 0, 9, 9]}]
+    document = {"images": images, "annotations": boxes, "categories": [{"id": 7, "name": "dog"}]}
+    (tmp_path / "instances.json").write_text(json.dumps(document))
+    (tmp_path / "captions.json").write_text(json.dumps({"images": images, "annotations": captions}))
+    embedder = Embedder(model, tokenizer)
+    pairs = embedder.images(open_data(f"coco:{tmp_path}", content="pairs"), parts=True)
+    labels = embedder.images(open_data(f"coco:{tmp_path}", content="labels"))
+    assert model.images_seen == 2 + 1  # the images, and the part
+    assert pairs.points.tolist() == labels.points.tolist() == [[1, 0, 0], [0, 0, 1]]
+    assert pairs.part_points.tolist() == [[0, 0, 1]]
+    assert [a.labels for a in labels.annotations] == [[], [0]]

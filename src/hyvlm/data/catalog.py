@@ -28,6 +28,8 @@ class SampleSet(Dataset[Sample]):
         name: The data set and where it was read from, as the user gave it ("scenes", "coco:/data/coco").
         split: Which split.
         fingerprint: Hash of the content that a sample can depend on; equal fingerprints mean equal samples.
+        image_fingerprint: Of the images alone, where a set has one: equal for sets that show the same images in the
+            same order under other annotations, so that they pass a tower once for all of them.
         classes: Class names, for contents "classes", "labels" and "masks", and of texts or negatives that are sorted
             into some; ``Sample.labels`` and ``Sample.mask`` index them.
         parents: Child name to parent name of the class taxonomy, where one is known.

@@ -105,30 +105,39 @@ class Fingerprint:
         for part in parts:
             self._hash.update(part.encode("utf-8", "surrogateescape") + b"\0")
 
-    def add_file(self, name: str, path: Path) -> bool:
-        """Add a file under a name that does not depend on where the data set lies; False if it does not exist."""
+    def add_file(self, name: str, path: Path) -> tuple[str, ...]:
+        """Add a file under a name that does not depend on where the data set lies; empty if it does not exist.
+
+        Returns what was added: name, size and time of change.
+        """
         try:
             stat = path.stat()
         except (OSError, ValueError):  # the latter for a name that no file can have
-            return False
-        self.update(name, str(stat.st_size), str(stat.st_mtime_ns))
-        return True
+            return ()
+        added = (name, str(stat.st_size), str(stat.st_mtime_ns))
+        self.update(*added)
+        return added
 
     def hexdigest(self) -> str:
         """The hash, 32 hexadecimal digits."""
         return self._hash.hexdigest()[:32]
 
 
-def existing(names: Iterable[str], folder: Path, fingerprint: Fingerprint, drops: Drops) -> set[str]:
+#: Image names to what a fingerprint knows of their files.
+Existing = dict[str, tuple[str, ...]]
+
+
+def existing(names: Iterable[str], folder: Path, fingerprint: Fingerprint, drops: Drops) -> Existing:
     """Those of the image ``names`` that exist in ``folder``; the others are counted.
 
     Raises:
         FileNotFoundError: None of them exists.
     """
-    found, first_missing = set(), None
+    found: Existing = {}
+    first_missing = None
     for name in dict.fromkeys(names):
-        if fingerprint.add_file(name, folder / name):
-            found.add(name)
+        if added := fingerprint.add_file(name, folder / name):
+            found[name] = added
         else:
             first_missing = first_missing or folder / name
             drops.add("image file is missing", name)
@@ -137,7 +146,7 @@ def existing(names: Iterable[str], folder: Path, fingerprint: Fingerprint, drops
     return found
 
 
-def existing_boxes(boxes: Mapping[str, int], folder: Path, fingerprint: Fingerprint, drops: Drops) -> set[str]:
+def existing_boxes(boxes: Mapping[str, int], folder: Path, fingerprint: Fingerprint, drops: Drops) -> Existing:
     """As :func:`existing`, for names of images with the number of their boxes; boxes are counted, not images."""
     found = existing(boxes, folder, fingerprint, Drops())
     for name, number in boxes.items():
@@ -175,6 +184,10 @@ class FileSet(SampleSet):
         self.fingerprint = fingerprint.hexdigest()
         self.dropped, self.dropped_examples = drops.counts, drops.examples
         drops.report(self.name)
+
+    def shows(self, names: Iterable[str], found: Existing) -> None:
+        """Say which images the samples are, in their order: sets of the same ones share what is computed of them."""
+        self.image_fingerprint = Fingerprint("images", *(value for name in names for value in found[name])).hexdigest()
 
 
 class ObjectImages(FileSet):

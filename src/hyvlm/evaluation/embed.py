@@ -6,7 +6,7 @@ import hashlib
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set, Sized
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
@@ -143,54 +143,65 @@ class Embedder:
             image_size, part_size: Side in pixels; None takes the model's own (``part_size``: that of the images).
         """
         size = image_size or self.image_size
-        part_size = part_size or size
-        seen = self._annotations_key(samples)
-        wholes = self._key("images", images=_image_fingerprint(samples), size=size, resize=resize)
-        with_parts = self._key(
-            "images and parts", samples=samples.fingerprint, size=size, resize=resize, part_size=part_size
-        )
-        points = self.cache.get(with_parts)
-        if points is None and not parts:
-            points = self.cache.get(wholes)
-        whole_transform = eval_transform(size, resize=resize)
-        part_transform = eval_transform(part_size, resize=resize) if parts else None
+        sizes = {"wholes": size, "parts": part_size or size} if parts else {"wholes": size}
+        keys = {
+            "wholes": self._key("images", images=_image_fingerprint(samples), size=size, resize=resize),
+            "parts": self._key("parts", samples=samples.fingerprint, size=part_size or size, resize=resize),
+            "annotations": self._annotations_key(samples),
+        }
+        needed = {"annotations", *sizes}
+        found = {what: entry for what in needed if (entry := self.cache.get(keys[what])) is not None}
 
-        known = self.cache.get(seen)
-        if points is not None and known is None:  # the same images under other annotations
-            _, known = self._pass(samples, None, None)
-            self.cache.put(seen, known)
-        if points is None or known is None or not set(known.info["index"]) <= set(points.info["index"]):
-            points, known = self._pass(samples, whole_transform, part_transform)
-            self.cache.put(with_parts if parts else wholes, points)
-            self.cache.put(seen, known)
-        return self._join(points, known, samples)
+        def read(what: Set[str]) -> None:
+            side = {name: eval_transform(sizes[name], resize=resize) for name in sizes if name in what}
+            for name, entry in self._pass(samples, side.get("wholes"), side.get("parts")).items():
+                self.cache.put(keys[name], entry)
+                found[name] = entry
+
+        if "wholes" in found and "annotations" not in found:  # the same images under other annotations
+            read(needed - found.keys())
+        used = set(found["annotations"].info["index"]) if "annotations" in found else set()
+        incomplete = {name for name in sizes if name in found and not used <= set(found[name].info["index"])}
+        if missing := (needed - found.keys()) | incomplete:
+            read(missing)
+        return self._join(found, samples)
 
     def annotations(self, samples: SampleSet) -> Annotated:
         """What is known of the samples, their images aside: for sets without images."""
         known = self.cache.get(self._annotations_key(samples))
         if known is None:
-            _, known = self._pass(samples, None, None)
+            known = self._pass(samples, None, None)["annotations"]
             self.cache.put(self._annotations_key(samples), known)
         return _annotated(known, samples)
 
     def _annotations_key(self, samples: SampleSet) -> dict[str, Any]:
         return self._key("annotations", samples=samples.fingerprint)
 
-    def _join(self, points: CacheEntry, known: CacheEntry, samples: SampleSet) -> ImageEmbeddings:
-        row = {index: i for i, index in enumerate(points.info["index"])}
-        keep = [row[index] for index in known.info["index"]]
-        part_points, part_owner = _parts_of(keep, len(row), points.tensors["part_points"], points.tensors["part_owner"])
+    def _join(self, found: Mapping[str, CacheEntry], samples: SampleSet) -> ImageEmbeddings:
+        used = found["annotations"].info["index"]
+
+        def rows(what: str) -> list[int]:
+            place = {index: row for row, index in enumerate(found[what].info["index"])}
+            return [place[index] for index in used]
+
+        part_points, part_owner = torch.empty(0, self.model.dim), torch.empty(0, dtype=torch.long)
+        if "parts" in found:
+            parts = found["parts"]
+            part_points, part_owner = _parts_of(
+                rows("parts"), len(parts.info["index"]), parts.tensors["part_points"], parts.tensors["part_owner"]
+            )
         return ImageEmbeddings(
-            **vars(_annotated(known, samples)),
-            points=points.tensors["points"][keep].to(self.device),
+            **vars(_annotated(found["annotations"], samples)),
+            points=found["wholes"].tensors["points"][rows("wholes")].to(self.device),
             part_points=part_points.to(self.device),
             part_owner=part_owner.to(self.device),
         )
 
     def _pass(
         self, samples: SampleSet, transform: Transform | None, part_transform: Transform | None
-    ) -> tuple[CacheEntry, CacheEntry]:
-        """Read every sample once: points (none without a transform) and annotations, both with their sample's index."""
+    ) -> dict[str, CacheEntry]:
+        """Read every sample once: "annotations", and where there is a transform the points of "wholes" and of "parts",
+        all with their sample's index."""
         loader = DataLoader(
             _Reader(samples, transform, part_transform),
             batch_size=self.batch_size,
@@ -221,26 +232,16 @@ class Embedder:
                 part_points += [self._encode(crops[start : start + self.batch_size]) for start in starts]
         if not index:
             raise ValueError(f"no sample of {samples.name} could be used: {reasons(skipped) or 'it is empty'}")
-        empty = torch.empty(0, self.model.dim)
-        return (
-            CacheEntry(
-                {
-                    "points": torch.cat(points) if points else empty,
-                    "part_points": torch.cat(part_points) if part_points else empty,
-                    "part_owner": torch.tensor(owner, dtype=torch.long),
-                },
-                {"index": index},
-            ),
-            CacheEntry(
-                {},
-                {
-                    "index": index,
-                    "annotations": annotations,
-                    "skipped": dict(skipped),
-                    "examples": examples[:MAX_EXAMPLES],
-                },
-            ),
-        )
+        info = {"index": index}
+        seen = {"annotations": annotations, "skipped": dict(skipped), "examples": examples[:MAX_EXAMPLES]}
+        made = {"annotations": CacheEntry({}, info | seen)}
+        if transform is not None:
+            made["wholes"] = CacheEntry({"points": torch.cat(points)}, info)
+        if part_transform is not None:
+            of_parts = torch.cat(part_points) if part_points else torch.empty(0, self.model.dim)
+            owners = torch.tensor(owner, dtype=torch.long)
+            made["parts"] = CacheEntry({"part_points": of_parts, "part_owner": owners}, info)
+        return made
 
     def _encode(self, pixels: Sequence[Tensor]) -> Tensor:
         return self.model.encode_image(torch.stack(list(pixels)).to(self.device)).cpu()

@@ -120,6 +120,8 @@ class CaptionedImages(FileSet):
             self.entries = [entry for entry in self.entries if entry.image in found]
         if not self.entries:
             raise ValueError(f"{name}: no image of split {split!r} has a caption{drops.aside()}")
+        if content != "texts":
+            self.shows((entry.image for entry in self.entries), found)
         for entry in self.entries:
             fingerprint.update(entry.key, *entry.texts, *entry.negatives)
         self.folder = ImageFolder(folder)

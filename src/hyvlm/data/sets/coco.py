@@ -68,6 +68,8 @@ class Coco(ObjectImages):
                 if not clean_texts(image.captions):
                     drops.add("no caption", image.name)
             self.images = [image for image in self.images if clean_texts(image.captions)]
+        if content in ("pairs", "labels"):
+            self.shows((image.name for image in self.images), found)
         if content == "classes":
             for image in self.images:
                 drops.add("box of a crowd", image.name, times=image.crowds.total())

@@ -60,7 +60,9 @@ class Voc(ObjectImages):
         self.objects = [
             (i, k) for i, (_, objects) in enumerate(self.images) for k, o in enumerate(objects) if not o.difficult
         ]
-        if content == "classes":
+        if content != "classes":
+            self.shows((f"{key}.jpg" for key, _ in self.images), found)
+        else:
             for key, objects in self.images:
                 drops.add("box marked difficult", key, times=sum(o.difficult for o in objects))
         self.finish(folder, fingerprint, drops)
