@@ -7,13 +7,15 @@ instead of it. How many queries that concerned is part of what is returned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from scipy.stats import binomtest
 from torch import Tensor
+
+from hyvlm.geometry.matmul import fast_matmul
 
 #: Scores of (n, ...) queries against (m, ...) candidates, higher is better: ``(n, m)``.
 ScoreFunction = Callable[[Tensor, Tensor], Tensor]
@@ -36,24 +38,30 @@ def score_blocks(
     """
     if len(candidates) == 0:
         raise ValueError("there is no candidate to rank")
-    distinct, position = _distinct_rows(candidates)
+    distinct, position = distinct_rows(candidates)
     rows = max(MIN_ROWS, BLOCK // len(candidates)) if block is None else max(1, block // len(candidates))
     for start in range(0, len(queries), rows):
         part = slice(start, min(start + rows, len(queries)))
-        scores = _finite(score(queries[part], distinct), start)
+        scores = scored(score, queries[part], distinct, range(part.start, part.stop))
         yield part, scores if position is None else scores[:, position]
 
 
-def _finite(scores: Tensor, start: int) -> Tensor:
-    """The scores of queries ``start`` and following; ValueError if one is NaN."""
+def scored(score: ScoreFunction, queries: Tensor, candidates: Tensor, numbers: Sequence[int]) -> Tensor:
+    """The scores, by this machine's faster matrix product; ``numbers`` are those of the queries.
+
+    Raises:
+        ValueError: If a score is NaN.
+    """
+    with fast_matmul(queries.device.type == "cpu"):
+        scores = score(queries, candidates)
     nan = scores.amax(1).isnan()  # the maximum of a row with a NaN is NaN
     if nan.any():
-        row = start + int(nan.nonzero()[0])
+        row = numbers[int(nan.nonzero()[0])]
         raise ValueError(f"the score of query {row} is not a number: check the model's embeddings for NaN")
     return scores
 
 
-def _distinct_rows(candidates: Tensor) -> tuple[Tensor, Tensor | None]:
+def distinct_rows(candidates: Tensor) -> tuple[Tensor, Tensor | None]:
     """The distinct rows, and for each candidate which of them it equals (None: all rows differ)."""
     rows = np.ascontiguousarray(candidates.detach().cpu().reshape(len(candidates), -1).numpy())
     as_bytes = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1])))[:, 0]
@@ -116,15 +124,23 @@ def retrieval_ranks(
         own = scores[row, by_owner[first[part][row] + nth]]  # scores of the matches, query by query
         best = scores.new_full((len(scores),), -torch.inf).scatter_reduce(0, row, own, "amax")
         matches_at_best = torch.zeros_like(count[part]).index_add(0, row, (own == best[row]).to(count.dtype))
-        level_or_above = _count(scores >= best[:, None]) - matches_at_best  # no match lies above the best one
-        before[part] = level_or_above.cpu()
-        tied += int((level_or_above > _count(scores > best[:, None])).sum())
+        at_or_above, above = count_level(scores, best[:, None])
+        at_or_above -= matches_at_best  # no match lies above the best one
+        before[part] = at_or_above.cpu()
+        tied += int((at_or_above > above).sum())
     return Ranks(before, tied)
 
 
-def _count(mask: Tensor) -> Tensor:
-    """True entries of every row; summing as bytes is several times faster than summing as bool."""
-    return mask.view(torch.uint8).sum(1, dtype=torch.int32).long()
+@torch.no_grad()
+def count_level(scores: Tensor, level: Tensor, dim: int = 1) -> tuple[Tensor, Tensor]:
+    """How many of ``scores`` ``(n, m)`` are at or above a level, and how many above it, along ``dim``; int64.
+
+    Comparisons written as numbers of the scores' own kind are summed much faster than bool; the sums are exact up to
+    2**24.
+    """
+    found = torch.empty_like(scores)
+    at_or_above, above = (compare(scores, level, out=found).sum(dim).long() for compare in (torch.ge, torch.gt))
+    return at_or_above, above
 
 
 def ranks_among(score: ScoreFunction, queries: Tensor, candidates: Tensor, extra: Tensor) -> Tensor:
@@ -144,7 +160,7 @@ def ranks_among(score: ScoreFunction, queries: Tensor, candidates: Tensor, extra
         raise ValueError("there is no candidate to rank")
     ranks = torch.empty(extra.shape[:2], dtype=torch.long)
     together = torch.cat([candidates, extra.flatten(0, 1)])
-    distinct, position = _distinct_rows(together)  # equal points are one column of a product: they tie exactly
+    distinct, position = distinct_rows(together)  # equal points are one column of a product: they tie exactly
     position = torch.arange(len(together), device=together.device) if position is None else position
     common, of_extra = position[: len(candidates)], position[len(candidates) :].unflatten(0, extra.shape[:2])
     shared = common.unique()
@@ -155,7 +171,8 @@ def ranks_among(score: ScoreFunction, queries: Tensor, candidates: Tensor, extra
         alone = of_extra[:, part].unique()
         alone = alone[column[alone] < 0]
         column[alone] = len(shared) + torch.arange(len(alone), device=column.device)
-        scores = _finite(score(queries[part], distinct[torch.cat([shared, alone])]), start)
+        numbers = range(part.start, part.stop)
+        scores = scored(score, queries[part], distinct[torch.cat([shared, alone])], numbers)
         own = scores.gather(1, column[of_extra[:, part]].T)  # (rows, K)
         below = torch.searchsorted(scores[:, column[common]].sort(1).values, own)
         ranks[:, part] = (1 + len(candidates) - below).T.cpu()
@@ -298,12 +315,13 @@ def classify(
     for part, scores in score_blocks(score, images, class_points, block=block):
         wanted = target[part, None]
         own = scores.gather(1, wanted)
-        rivals = scores.scatter(1, wanted, -torch.inf)
-        top, first = rivals.max(1)
-        predicted[part] = torch.where(top >= own[:, 0], first, wanted[:, 0]).cpu()
-        level = _count(rivals == own)
-        before[part] = (_count(rivals > own) + level).cpu()
-        tied += int((level > 0).sum())
+        at_or_above, above = count_level(scores, own)
+        at_or_above -= 1  # the target itself
+        first = torch.from_numpy(scores.detach().cpu().numpy().argmax(1)).to(scores.device)  # torch's takes far longer
+        shared = ((above == 0) & (at_or_above > 0)).nonzero()[:, 0]  # the target and others have the top score
+        first[shared] = scores[shared].scatter(1, wanted[shared], -torch.inf).argmax(1)
+        predicted[part], before[part] = first.cpu(), at_or_above.cpu()
+        tied += int((at_or_above > above).sum())
     return Predictions(predicted, before, tied)
 
 

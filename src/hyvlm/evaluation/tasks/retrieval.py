@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hyvlm.data.catalog import SampleSet
+from hyvlm.evaluation.both_ways import ranks_both_ways
 from hyvlm.evaluation.embed import Embedder, ImageEmbeddings, evaluation_mode
 from hyvlm.evaluation.metrics import Ranks, ScoreFunction, retrieval_ranks
 from hyvlm.evaluation.prompts import hash_lines
@@ -62,6 +63,9 @@ def rank_both_ways(model: DualEncoder, images: Tensor, texts: Tensor, owner: Ten
     """
     each = torch.arange(len(images))
     with evaluation_mode(model):
+        if not model.by_angle:  # one score for both directions
+            t2i, i2t = ranks_both_ways(model.score, images, texts, owner)
+            return {"t2i": t2i, "i2t": i2t}
         return {
             "t2i": retrieval_ranks(images_by_text(model), texts, images, owner, each),
             "i2t": retrieval_ranks(model.score, images, texts, each, owner),
