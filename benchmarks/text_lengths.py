@@ -61,7 +61,7 @@ def main(out: Path) -> None:
     for turn in range(ROUNDS + 1):
         for name, lengths in batches.items():
             groups = one_group if name == "mixed, in one group" else group_by_length
-            with patch("hyvlm.models.towers.group_by_length", groups):
+            with patch("hyvlm.models.packing.group_by_length", groups):
                 taken = seconds(tower, texts(lengths).to(device))
             if turn:  # the first warms up
                 runs[name].append(taken)

@@ -115,7 +115,7 @@ def test_a_real_architecture_with_random_weights(monkeypatch: pytest.MonkeyPatch
     assert resolve_model(ours.config["model"]) == PRESETS["open-clip-vit-b-16"]
     assert tokenizer.context_length == 77
     assert repr(preprocess) == "eval_transform(image_size=224, resize='crop')"
-    assert_same_features(ours, theirs, images(224)[:1], 1e-6)
+    assert_same_features(ours, theirs, images(224)[:1], 3e-6)  # what float32 itself loses in 12 layers, twice
 
 
 @pytest.mark.parametrize("name", ["ViT-B-32", "ViT-B-16", "ViT-L-14"])

@@ -80,9 +80,25 @@ def test_an_image_is_encoded_alike_whatever_it_is_batched_with(stem_tower: Image
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-12)
 
 
+def plain_text_tower(tower: TextTower) -> TextTransformer:
+    """open_clip's own module with a copy of the tower's weights."""
+    first = tower.transformer.resblocks[0]
+    plain = TextTransformer(
+        context_length=tower.context_length,
+        vocab_size=tower.vocab_size,
+        width=tower.width,
+        heads=tower.heads,
+        layers=len(tower.transformer.resblocks),
+        mlp_ratio=first.mlp.c_fc.out_features / tower.width,
+        proj_type="none",
+    )
+    plain.load_state_dict(tower.state_dict())
+    return plain.to(tower.positional_embedding.dtype)
+
+
 def full_length(tower: TextTower, tokens: Tensor) -> Tensor:
     """open_clip's own forward over all 77 positions."""
-    return TextTransformer.forward(tower, tokens)
+    return plain_text_tower(tower)(tokens)
 
 
 def test_text_features_equal_those_of_all_77_positions(text_tower: TextTower) -> None:
@@ -92,27 +108,33 @@ def test_text_features_equal_those_of_all_77_positions(text_tower: TextTower) ->
 
 
 def test_text_gradients_equal_those_of_all_77_positions(text_tower: TextTower) -> None:
-    trimmed, padded = copy.deepcopy(text_tower), copy.deepcopy(text_tower)
-    tokens = texts(5, 12)
+    trimmed, padded = copy.deepcopy(text_tower), plain_text_tower(text_tower)
+    tokens = texts(5, 12, 5, 40)
     trimmed(tokens).square().sum().backward()
-    full_length(padded, tokens).square().sum().backward()
+    padded(tokens).square().sum().backward()
     for (name, ours), theirs in zip(trimmed.named_parameters(), padded.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=0, atol=1e-12, msg=name)
 
 
-def test_texts_run_at_the_longest_length_of_their_group(text_tower: TextTower) -> None:
-    seen = []
-    hook = text_tower.transformer.resblocks[0].register_forward_hook(lambda _m, _i, out: seen.append(out.shape[:2]))
-    text_tower(texts(10, 11, 9))
-    text_tower(texts(77, 12, 10))
-    text_tower.tokens(texts(77, 12, 10))
-    text_tower(texts(77))
-    hook.remove()
-    assert seen == [(3, 11), (2, 12), (1, 77), (2, 12), (1, 77), (1, 77)]
+@pytest.mark.parametrize("lengths", [(9, 2, 14, 30), (7, 7, 7), (1, 77)])
+def test_one_padded_pass_is_the_same(text_tower: TextTower, lengths: tuple[int, ...]) -> None:
+    tokens = texts(*lengths)
+    torch.testing.assert_close(text_tower.pooled(tokens, tokens.argmax(-1)), text_tower(tokens), rtol=0, atol=1e-12)
+
+
+def test_linear_layers_see_each_token_once_and_the_last_block_only_ends(text_tower: TextTower) -> None:
+    rows = []
+    tower = copy.deepcopy(text_tower)
+    for block in (tower.transformer.resblocks[0], tower.transformer.resblocks[-1]):
+        block.mlp.register_forward_hook(lambda _module, args, _out: rows.append(len(args[0])))
+    tower(texts(10, 11, 9))
+    tower(texts(77, 12, 10, 3))
+    tower.tokens(texts(77, 12, 10))
+    assert rows == [30, 3, 102, 4, 99, 99]
 
 
 def in_one_group(tower: TextTower, monkeypatch: pytest.MonkeyPatch) -> TextTower:
-    monkeypatch.setattr("hyvlm.models.towers.group_by_length", lambda lengths: [torch.arange(len(lengths)).numpy()])
+    monkeypatch.setattr("hyvlm.models.packing.group_by_length", lambda lengths: [torch.arange(len(lengths)).numpy()])
     return tower
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
+from typing import Any, cast
 
 import torch
 from open_clip.transformer import QuickGELU, TextTransformer
@@ -11,9 +12,10 @@ from timm.layers import GroupNorm1, HybridEmbed, build_sincos2d_pos_embed
 from timm.models.vision_transformer import VisionTransformer
 from timm.models.vision_transformer_hybrid import ConvStem
 from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch.nn.functional import embedding
 
-from hyvlm.models.lengths import group_by_length
+from hyvlm.models.linear import linear, speed_up_linears
+from hyvlm.models.packing import Packing, attention_of_one, causal_attention
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"gelu": nn.GELU, "quick_gelu": QuickGELU}
 
@@ -93,19 +95,27 @@ class ImageTower(VisionTransformer):
             del self.pos_embed  # timm's is a parameter
             self.register_buffer("pos_embed", sincos_positions(self.patch_embed.grid_size, width))
 
+        speed_up_linears(self)
+        self.compiled = False
+
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[0] == 0:  # len() would fix the batch size of an exported graph
             return self.forward(x.new_zeros(1, *x.shape[1:]))[:0]
         if self.global_pool == "avg":
-            return self.forward_head(self.forward_features(x))
+            return self.forward_head(self._all(x))
+        x = self._blocks(x, len(self.blocks) - 1)
+        return self.norm(_run(self, _last_image_block)(self.blocks[-1], x))
+
+    def _blocks(self, x: Tensor, count: int) -> Tensor:
+        """Embedding and the first ``count`` blocks."""
         x = self.norm_pre(self._pos_embed(self.patch_embed(x)))
-        *blocks, last = self.blocks
-        for block in blocks:
-            x = block(x)
-        # The last block's MLP, two thirds of its cost, is needed at the class token alone.
-        x = (x + last.attn(last.norm1(x)))[:, 0]
-        x = x + last.mlp(last.norm2(x))
-        return self.norm(x)
+        run = _run(self, _image_block)
+        for block in self.blocks[:count]:
+            x = run(block, x)
+        return x
+
+    def _all(self, x: Tensor) -> Tensor:
+        return self.norm(self._blocks(x, len(self.blocks)))
 
     def tokens(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """What :meth:`forward` gives, ``(B, width)``, and every patch's output after the final norm.
@@ -116,16 +126,36 @@ class ImageTower(VisionTransformer):
         if not len(x):
             pooled, patches = self.tokens(x.new_zeros(1, *x.shape[1:]))
             return pooled[:0], patches[:0]
-        x = self.forward_features(x)
+        x = self._all(x)
         return self.forward_head(x), self.fc_norm(x[:, 1:])
+
+
+def _image_block(block: nn.Module, x: Tensor) -> Tensor:
+    return cast(Tensor, block(x))
+
+
+def _last_image_block(block: Any, x: Tensor) -> Tensor:
+    """The block's output at the class token, ``(B, W)``: of the other tokens only keys and values are needed."""
+    x, normed = x[:, 0], block.norm1(x)
+    of_query, of_others = _query_apart(block.attn.qkv.weight, block.attn.qkv.bias)
+    mixed = attention_of_one(linear(normed[:, 0], *of_query), linear(normed, *of_others), block.attn.num_heads)
+    x = x + block.attn.proj(mixed)
+    return cast(Tensor, x + block.mlp(block.norm2(x)))
+
+
+def _query_apart(weight: Tensor, bias: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Weight and bias of the query, then of key and value."""
+    sizes = [len(bias) // 3, len(bias) - len(bias) // 3]
+    (query, others), (query_bias, others_bias) = weight.split(sizes), bias.split(sizes)
+    return (query, query_bias), (others, others_bias)
 
 
 class TextTower(TextTransformer):
     """CLIP's causal text transformer, run only as far as texts reach.
 
     Causal attention never looks ahead, so positions after a text's end cannot change its feature; open_clip's own
-    forward needs all ``context_length`` positions. Where lengths differ much, the batch runs in up to four groups of
-    like length (:func:`hyvlm.models.lengths.group_by_length`), so that short texts do not pay for long ones.
+    forward needs all ``context_length`` positions. Here linear layers and norms see the texts' own tokens, packed one
+    after the other, and attention runs in up to four groups of like length (:mod:`hyvlm.models.packing`).
 
     Args:
         context_length: Most tokens a text can have.
@@ -159,55 +189,87 @@ class TextTower(TextTransformer):
             act_layer=ACTIVATIONS[activation],
             proj_type="none",
         )
+        speed_up_linears(self)
+        self.compiled = False
 
     def forward(self, tokens: Tensor) -> Tensor:
         if not len(tokens):
             return self.forward(tokens.new_zeros(1, 1))[:0]
-        return self._by_length(tokens, tokens.argmax(-1), self.pooled)
+        packing = Packing.of(tokens, tokens.argmax(-1))
+        x = self._blocks(packing, len(self.transformer.resblocks) - 1)
+        last = self.transformer.resblocks[-1]
+        x = _run(self, _last_text_block)(last, x, packing.at_ends, packing.attention_of_ends)
+        return self.ln_final(x).index_select(0, packing.order)
 
     def tokens(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """What :meth:`forward` gives, ``(B, width)``, and every token's output after the final norm.
 
         Returns:
             The second is ``(B, T, width)``, T the length of the longest text (1 if there is none); column j belongs to
-            column j of the ids. What stands behind a text's end is meaningless.
+            column j of the ids. It is zero behind a text's end.
         """
         if not len(tokens):
             pooled, words = self.tokens(tokens.new_zeros(1, 1))
             return pooled[:0], words[:0]
-        end = tokens.argmax(-1)
-        longest = int(end.max()) + 1
-        words = self._by_length(tokens, end, lambda ids, _: pad(self._all(ids), (0, 0, 0, longest - ids.shape[1])))
-        return words[torch.arange(len(words), device=words.device), end], words
+        packing = Packing.of(tokens, tokens.argmax(-1))
+        x = self.ln_final(self._blocks(packing, len(self.transformer.resblocks)))
+        return packing.at_ends(x).index_select(0, packing.order), packing.unpacked(x)
 
-    def _by_length(self, tokens: Tensor, end: Tensor, run: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """``run(ids, end)`` on groups of texts of like length, cut to the longest of the group; rows in their order."""
-        lengths = end.cpu().numpy() + 1
-        groups = group_by_length(lengths)
-        if len(groups) == 1:
-            return run(tokens[:, : lengths.max()], end)
-        rows = [torch.from_numpy(group).to(tokens.device) for group in groups]
-        parts = [run(tokens[at, : lengths[group].max()], end[at]) for at, group in zip(rows, groups, strict=True)]
-        return torch.cat(parts)[torch.cat(rows).argsort()]
-
-    def _embed(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Input of the blocks and the causal mask."""
-        length = tokens.shape[1]
-        x = self.token_embedding(tokens) + self.positional_embedding[:length]
-        return x, self.attn_mask[:length, :length]
+    def _blocks(self, packing: Packing, count: int) -> Tensor:
+        """Embedding and the first ``count`` blocks, ``(N, width)``."""
+        x = self.token_embedding(packing.ids) + embedding(packing.places, self.positional_embedding)
+        run = _run(self, _text_block)
+        for block in self.transformer.resblocks[:count]:
+            x = run(block, x, packing.attention)
+        return x
 
     def pooled(self, tokens: Tensor, end: Tensor) -> Tensor:
-        """What :meth:`forward` gives, ``(B, width)``, of texts that end at ``end`` ``(B,)``, in one pass over all L."""
-        x, mask = self._embed(tokens)
+        """What :meth:`forward` gives, ``(B, width)``, of texts that end at ``end`` ``(B,)``, in one pass over all L.
+
+        No shape depends on the tokens' values here, so that the pass can be exported.
+        """
+        x = self.token_embedding(tokens) + self.positional_embedding[: tokens.shape[1]]
+        rows, columns = (torch.arange(size, device=x.device) for size in x.shape[:2])
         *blocks, last = self.transformer.resblocks
         for block in blocks:
-            x = block(x, attn_mask=mask)
-        # As in the image tower: beyond attention, the last block is needed at one position a text.
-        x = x + last.attention(last.ln_1(x), attn_mask=mask)
-        x = x[torch.arange(x.shape[0], device=x.device), end]
-        x = x + last.mlp(last.ln_2(x))
-        return self.ln_final(x)
+            x = _text_block(block, x, causal_attention)
+        attention = partial(attention_of_one, mask=columns <= end[:, None])
+        return self.ln_final(_last_text_block(last, x, lambda x: x[rows, end], attention))
 
-    def _all(self, tokens: Tensor) -> Tensor:
-        x, mask = self._embed(tokens)
-        return self.ln_final(self.transformer(x, attn_mask=mask))
+
+def _text_block(block: Any, x: Tensor, attention: Callable[[Tensor, int], Tensor]) -> Tensor:
+    qkv = linear(block.ln_1(x), block.attn.in_proj_weight, block.attn.in_proj_bias)
+    x = x + block.attn.out_proj(attention(qkv, block.attn.num_heads))
+    return cast(Tensor, x + block.mlp(block.ln_2(x)))
+
+
+def _last_text_block(
+    block: Any, x: Tensor, at_ends: Callable[[Tensor], Tensor], attention: Callable[[Tensor, Tensor, int], Tensor]
+) -> Tensor:
+    """The block's output at the texts' ends, ``(B, W)``, which ``at_ends`` picks; as in the image tower."""
+    normed = block.ln_1(x)
+    of_query, of_others = _query_apart(block.attn.in_proj_weight, block.attn.in_proj_bias)
+    mixed = attention(linear(at_ends(normed), *of_query), linear(normed, *of_others), block.attn.num_heads)
+    x = at_ends(x) + block.attn.out_proj(mixed)
+    return cast(Tensor, x + block.mlp(block.ln_2(x)))
+
+
+@cache
+def _compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return torch.compile(function)
+
+
+def _run(tower: ImageTower | TextTower, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """``function``, compiled if the tower is; a graph that is being exported holds what it would compile."""
+    return _compiled(function) if tower.compiled and not torch.compiler.is_compiling() else function
+
+
+def compile_blocks(module: nn.Module) -> None:
+    """Compile the blocks of every tower inside ``module`` (torch.compile), in place; parameters and names stay.
+
+    One compiled block serves all of a tower. It multiplies by torch's default on the CPU, not by
+    :mod:`hyvlm.models.linear`, so that it pays on GPUs.
+    """
+    for tower in module.modules():
+        if isinstance(tower, ImageTower | TextTower):
+            tower.compiled = True
