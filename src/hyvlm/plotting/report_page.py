@@ -63,7 +63,8 @@ th { font-weight: 600; border-bottom-color: #999; }
 .strip img { width: 100%; height: 5.6rem; object-fit: contain; background: #f6f6f6; }
 .strip b { font-weight: 400; display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 7;
   overflow: hidden; } .strip .start { background: #f6f6f6; }
-@media (max-width: 480px) { body { margin: 1rem auto; } .strip li { width: calc(33.3% - .4rem); } }
+@media (max-width: 480px) { body { margin: 1rem auto; } table { font-size: .78rem; } th, td { padding-right: .5rem; }
+  .strip li { width: calc(33.3% - .4rem); } }
 """
 
 
@@ -116,7 +117,7 @@ def write_report(
     batch_size: int = 64,
     workers: int = 0,
 ) -> Path:
-    """Write ``report.html`` into the folder ``out``. The same input gives the same bytes.
+    """Write ``report.html`` into the folder ``out``. The same points give the same bytes; see docs/report.md.
 
     Args:
         model: What :func:`hyvlm.load` takes.
@@ -307,16 +308,16 @@ def _results(report: Report) -> str:
         model = report.name if entry["model"] == report.fingerprint else str(entry["model"])
         where = f"{entry['data']} ({entry['split']})" if entry["split"] else str(entry["data"])
         rows += [[*([model] if others else []), str(entry["task"]), where, *score] for score in _scores(entry)]
-    head = [*(["model"] if others else []), "task", "data", "metric", "samples", "value", "95 % interval"]
+    head = [*(["model"] if others else []), "task", "data", "metric", "value", "95 % interval", "samples"]
     note = ["Models that are called by their fingerprint are others than the one of this page."] if others else []
     return table(head, rows, numbers=3) + bullets(note)
 
 
 def _scores(entry: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Metric, samples, value and interval of each score of an entry."""
+    """Metric, value, interval and samples of each score of an entry."""
     for metric, value in entry["scores"].items():
         unit, ends = entry["units"].get(metric, ""), entry["intervals_95"].get(metric)
         digits = 2 if unit == "%" else 3
         interval = f"{number(ends[0], digits)} to {number(ends[1], digits)}" if ends else ""
         name = f"{metric}, {unit}" if unit else metric
-        yield [name, f"{entry['n']:,}", number(value, digits), interval]
+        yield [name, number(value, digits), interval, f"{entry['n']:,}"]
