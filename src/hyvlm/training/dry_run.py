@@ -20,9 +20,9 @@ def dry_run(config: Config, out: Path) -> dict[str, Any]:
     """Check a run without training: build it, open its data, measure the first samples of its first epoch.
 
     Nothing is written. FLOPs count multiplications and additions of matrix products and convolutions, forward and
-    backward, at the texts' real lengths; a frozen teacher's forward counts, and so does the second one of micro-batches.
-    The score matrices of a large batch, which grow with its square, are counted at the size of the small one: below 1%
-    of the towers for the usual models.
+    backward, at the texts' real lengths; a frozen teacher's forward counts, and so does the second one of micro-batches
+    (``train.micro_batch_size``). The score matrices of a large batch, which grow with its square, are counted at the
+    size of the small one: below 1% of the towers for the usual models.
 
     Args:
         out: The run folder that the run would write to.
