@@ -67,20 +67,20 @@ def read(recipe: str) -> Config:
     return load_config(recipe, ["data.train=scenes"])
 
 
-def loss_work(method: str, batch: int, device: str) -> Callable[[], object]:
-    """Forward and backward of a method's loss on random features, ``PARTS`` parts an image."""
+def loss_work(method: str, batch: int, device: str, *, dim: int = DIM, parts: int = PARTS) -> Callable[[], object]:
+    """Forward and backward of a method's loss on random features ``dim`` wide, with as many parts an image."""
     config = read(f"{method}-vit-s-16")
     manifold, objective = build_manifold(config.manifold).to(device), build_objective(config).to(device)
     generator = torch.Generator(device).manual_seed(0)
 
     def features(n: int) -> torch.Tensor:
-        return (torch.randn(n, DIM, device=device, generator=generator) / DIM**0.5).requires_grad_()
+        return (torch.randn(n, dim, device=device, generator=generator) / dim**0.5).requires_grad_()
 
     leaves = {"image": features(batch), "text": features(batch)}
     owner = None
     if "part_image" in objective.views:
-        owner = torch.arange(batch, device=device).repeat_interleave(PARTS)
-        leaves |= {"part_image": features(batch * PARTS), "part_text": features(batch * PARTS)}
+        owner = torch.arange(batch, device=device).repeat_interleave(parts)
+        leaves |= {"part_image": features(batch * parts), "part_text": features(batch * parts)}
 
     def work() -> None:
         points = {view: manifold.lift(leaf) for view, leaf in leaves.items()}

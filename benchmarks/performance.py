@@ -55,6 +55,43 @@ def table(name: str, report: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def scaling(report: dict[str, Any]) -> str:
+    """``results/scaling.json`` as Markdown."""
+    base, model = report["base"], report["memory_model"]
+    lines = [
+        "### Growth",
+        "",
+        f"`python benchmarks/scaling.py`; {report['machine']['processor']}, {report['threads']} threads. UNCHA's loss, "
+        f"forward and backward, at batch {base['batch']}, width {base['dim']}, {base['parts']} parts an image, with "
+        "one of the three changed:",
+        "",
+        "| changed | s | peak over the inputs, MB |",
+        "| --- | ---: | ---: |",
+        *(f"| {name} | {r['seconds']:.3g} | {r['peak_mb']:,.0f} |" for name, r in report["found"].items()),
+        "",
+        "| processes that share the batch, a thread each | s | CPU s of one |",
+        "| --- | ---: | ---: |",
+        *(f"| {n} | {r['wall']:.3g} | {r['cpu']:.3g} |" for n, r in report["processes"].items()),
+        "",
+        f"Memory: `{model['formula']}`, with copies = {model['copies']:.1f} and fixed = {model['fixed_mb']:.0f} MB from "
+        f"the batches below {model['at']:,}; there it predicts {model['predicted_mb']:,.0f} MB, and "
+        f"{model['measured_mb']:,.0f} MB were measured.",
+        "",
+        "By arithmetic alone (nothing of this was run; assumed: "
+        f"{report['assumed']['gpu_flop_per_s'] / 1e12:.0f} TFLOP/s in float32 a GPU, "
+        f"{report['assumed']['link_bytes_per_s'] / 1e9:.0f} GB/s a link; the script's `projected` has the formulas):",
+        "",
+        "| GPUs | global batch | TFLOP a GPU | products, s | all points, GB | loss's memory a GPU, GB | communication, s |",
+        "| ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        *(
+            f"| {r['gpus']} | {r['batch']:,} | {r['tflop']:.3g} | {r['products_s']:.2g} | {r['points_gb']:.2g} "
+            f"| {r['memory_gb']:.2g} | {r['communication_s']:.2g} |"
+            for r in report["projected"]
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def write_page() -> None:
     """Put the tables of all results between the page's two marks; what is written around them stays."""
     text = PAGE.read_text(encoding="utf-8")
@@ -62,6 +99,8 @@ def write_page() -> None:
     _, _, after = rest.partition(END)
     reports = {name: RESULTS / f"{name}.json" for name in SCRIPTS}
     tables = [table(n, json.loads(p.read_text(encoding="utf-8"))) for n, p in reports.items() if p.exists()]
+    if (RESULTS / "scaling.json").exists():
+        tables.append(scaling(json.loads((RESULTS / "scaling.json").read_text(encoding="utf-8"))))
     write_text(PAGE, f"{before}{START}\n\n" + "\n".join(tables) + f"\n{END}{after}")
 
 
@@ -75,4 +114,4 @@ def main(names: list[str]) -> None:
 
 if __name__ == "__main__":
     given = sys.argv[1:]
-    main([] if given == ["--page"] else given or list(SCRIPTS))
+    main([] if given == ["--page"] else given or [*SCRIPTS, "scaling"])
