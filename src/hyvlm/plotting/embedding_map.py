@@ -59,7 +59,7 @@ class Layout:
     reach: float = 1.0
 
 
-def place(manifold: Manifold, groups: Mapping[str, Tensor], *, sample: int = 1000, seed: int = 0) -> Layout:
+def place(manifold: Manifold, groups: Mapping[str, Tensor], *, sample: int = 2000, seed: int = 0) -> Layout:
     """Points to two dimensions: on the Lorentz manifold by HoroPCA, on others by t-SNE of their distances.
 
     Args:

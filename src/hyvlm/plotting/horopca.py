@@ -22,6 +22,8 @@ from hyvlm.geometry.numerics import dot
 
 #: Steps of the fixed-point iteration for the mean and of the search for directions, at the most.
 MEAN_STEPS, SEARCH_STEPS = 100, 100
+#: Starts of the search, at the most: all there are for a plane.
+STARTS = 4
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class HoroPCA:
         mean: ``(D,)`` float64, the Frechet mean of the points; it becomes the origin of the plane.
         directions: ``(D, K)`` float64, orthonormal columns.
         explained: Share of the variance of pairwise distances that is left after projection, 0 to 1.
-        explained_start: The same of the directions of the tangent PCA that the search started from.
+        explained_start: The same of the tangent PCA's directions, in those signs that keep most.
         measured_on: Points that directions and shares were found on: all, or a seeded draw.
     """
 
@@ -55,11 +57,11 @@ class HoroPCA:
         return _unit_lorentz().to_poincare(self.project(points) * math.sqrt(self.c))
 
 
-def horopca(points: Tensor, c: float, *, components: int = 2, sample: int = 1000, seed: int = 0) -> HoroPCA:
+def horopca(points: Tensor, c: float, *, components: int = 2, sample: int = 2000, seed: int = 0) -> HoroPCA:
     """Fit :class:`HoroPCA`.
 
     The cost is that of some passes over the points for their mean, and of the pairwise distances of ``sample`` points
-    at each step of the search: beyond ``sample`` points, a seeded draw of so many stands for all.
+    at each step of the searches: beyond ``sample`` points, a seeded draw of so many stands for all.
 
     Args:
         points: ``(N, D)``, at least two different ones.
@@ -70,7 +72,7 @@ def horopca(points: Tensor, c: float, *, components: int = 2, sample: int = 1000
     Raises:
         ValueError: If there are no K dimensions, a point is not finite, or all points coincide.
     Source: Chami et al., "HoroPCA: Hyperbolic Dimensionality Reduction via Horospherical Projections", ICML 2021.
-        All K directions are searched together, from the tangent PCA.
+        All K directions are searched together, from the tangent PCA in several signs.
     """
     _check(points, c, components, sample)
     unit_points = points.detach().double() * math.sqrt(c)
@@ -80,17 +82,14 @@ def horopca(points: Tensor, c: float, *, components: int = 2, sample: int = 1000
         generator = torch.Generator().manual_seed(seed)
         drawn = unit_points[torch.randperm(len(points), generator=generator)[:sample].to(points.device)]
     coordinates, basis = gram_coordinates(translate(drawn, -mean))
-    total = distance_variance(coordinates)
+    total = float(distance_variance(coordinates))
     if coordinates.shape[1] < components:  # the points span less than the plane: any further direction will do
         coordinates, basis = _padded(coordinates, basis, components)
-    start = _start(coordinates, components)
-    found = _search(coordinates, start)
-    shares = [
-        float(distance_variance(horospherical_projection(coordinates, frame)) / total) for frame in (start, found)
-    ]
-    if shares[1] < shares[0]:  # a line search that failed
-        found, shares[1] = start, shares[0]
-    return HoroPCA(c, mean / math.sqrt(c), basis @ found, shares[1], shares[0], len(drawn))
+    starts = _starts(coordinates, components)
+    frames = [starts[0], *(_search(coordinates, start) for start in starts)]  # the first, if all line searches fail
+    shares = [_kept(coordinates, frame) / total for frame in frames]
+    best = max(range(len(frames)), key=shares.__getitem__)
+    return HoroPCA(c, mean / math.sqrt(c), basis @ frames[best], shares[best], shares[0], len(drawn))
 
 
 def _check(points: Tensor, c: float, components: int, sample: int) -> None:
@@ -201,15 +200,20 @@ def distance_variance(x: Tensor) -> Tensor:
     return torch.acosh(cosh.clamp_min(1 + torch.finfo(x.dtype).eps)).square().mean()
 
 
-def _start(x: Tensor, components: int) -> Tensor:
-    """The tangent PCA's directions, of the signs that keep most: an axis has two ideal points, and they differ."""
+def _kept(x: Tensor, directions: Tensor) -> float:
+    return float(distance_variance(horospherical_projection(x, directions)))
+
+
+def _starts(x: Tensor, components: int) -> list[Tensor]:
+    """The tangent PCA's directions in their signs, those that keep most first: an axis has two ideal points, and they
+    differ. The search from another one often ends higher."""
     tangent = _unit_lorentz().logmap0(x)
     axes = torch.linalg.eigh(tangent.T @ tangent).eigenvectors.flip(1)[:, :components]
     largest = axes.abs().argmax(0, keepdim=True)
     axes = axes * axes.take_along_dim(largest, 0).sign()  # an eigenvector's own sign depends on the machine
     signs = torch.cartesian_prod(*[torch.tensor([1.0, -1.0])] * components).reshape(-1, components).to(axes)
-    kept = [float(distance_variance(horospherical_projection(x, axes * sign))) for sign in signs]
-    return axes * signs[max(range(len(kept)), key=kept.__getitem__)]
+    frames = sorted((axes * sign for sign in signs), key=lambda frame: _kept(x, frame), reverse=True)
+    return frames[:STARTS]
 
 
 def _search(x: Tensor, start: Tensor) -> Tensor:
