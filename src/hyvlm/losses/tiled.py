@@ -19,7 +19,7 @@ from hyvlm.losses.tiled_kernels import kernels_for
 from hyvlm.losses.tiled_scores import Gradients, Panel, Scores, Scratch
 
 #: Scores from which on the panels are at least as fast as the whole matrix; methods compute smaller batches with that.
-FROM = 2**14
+FROM = 2**10
 
 #: Numbers in a panel: 8 MB in float32.
 PANEL = 2**21
