@@ -99,7 +99,9 @@ class TrainStep(nn.Module):
 
     def text_outputs(self, batch: Batch) -> dict[str, Tensor]:
         """What the text tower makes of every view of texts, in one pass; of views whose tokens are needed, nothing."""
-        views = [view for view in self.objective.views if view.endswith("text") and view not in self.objective.token_views]
+        views = [
+            view for view in self.objective.views if view.endswith("text") and view not in self.objective.token_views
+        ]
         if "query_image" in self.objective.views and "query_text" not in views:
             views.append("query_text")
         if not views:
