@@ -73,7 +73,7 @@ def scaling(report: dict[str, Any]) -> str:
         "| --- | ---: | ---: |",
         *(f"| {n} | {r['wall']:.3g} | {r['cpu']:.3g} |" for n, r in report["processes"].items()),
         "",
-        f"Memory: `{model['formula']}`, with copies = {model['copies']:.1f} and fixed = {model['fixed_mb']:.0f} MB from "
+        f"Memory: `{model['formula']}`, copies = {model['copies']:.1f}, fixed = {model['fixed_mb']:.0f} MB, from "
         f"the batches below {model['at']:,}; there it predicts {model['predicted_mb']:,.0f} MB, and "
         f"{model['measured_mb']:,.0f} MB were measured.",
         "",
@@ -81,7 +81,7 @@ def scaling(report: dict[str, Any]) -> str:
         f"{report['assumed']['gpu_flop_per_s'] / 1e12:.0f} TFLOP/s in float32 a GPU, "
         f"{report['assumed']['link_bytes_per_s'] / 1e9:.0f} GB/s a link; the script's `projected` has the formulas):",
         "",
-        "| GPUs | global batch | TFLOP a GPU | products, s | all points, GB | loss's memory a GPU, GB | communication, s |",
+        "| GPUs | batch | TFLOP a GPU | products, s | all points, GB | loss's memory a GPU, GB | communication, s |",
         "| ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
         *(
             f"| {r['gpus']} | {r['batch']:,} | {r['tflop']:.3g} | {r['products_s']:.2g} | {r['points_gb']:.2g} "
