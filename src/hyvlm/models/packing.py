@@ -7,27 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import pad
 
+from hyvlm.models.attention import attention_of_one, self_attention
 from hyvlm.models.lengths import group_by_length
-
-
-def causal_attention(qkv: Tensor, heads: int) -> Tensor:
-    """Self-attention that never looks ahead: queries, keys and values ``(B, L, 3 W)`` to ``(B, L, W)``."""
-    q, k, v = qkv.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)  # each (B, heads, L, W / heads)
-    return scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
-
-
-def attention_of_one(q: Tensor, kv: Tensor, heads: int, mask: Tensor | None = None) -> Tensor:
-    """What one position a row makes of all of its row: ``(B, W)`` and keys and values ``(B, L, 2 W)`` to ``(B, W)``.
-
-    Args:
-        mask: ``(B, L)``, true where a row's keys count; all do without it.
-    """
-    k, v = kv.unflatten(-1, (2, heads, -1)).permute(2, 0, 3, 1, 4)
-    seen = None if mask is None else mask[:, None, None]
-    query = q.unflatten(-1, (heads, 1, -1))
-    return scaled_dot_product_attention(query, k, v, attn_mask=seen).flatten(1)
 
 
 @dataclass(frozen=True)
@@ -100,10 +83,12 @@ class Packing:
 
     @torch.compiler.disable
     def attention(self, qkv: Tensor, heads: int) -> Tensor:
-        """:func:`causal_attention` inside every text: ``(N, 3 W)`` to ``(N, W)``."""
+        """Causal self-attention inside every text: ``(N, 3 W)`` to ``(N, W)``."""
         parts = qkv.split([group.tokens for group in self.groups])
         pairs = zip(self.groups, parts, strict=True)
-        return torch.cat([group.packed(causal_attention(group.padded(part), heads)) for group, part in pairs])
+        return torch.cat(
+            [group.packed(self_attention(group.padded(part), heads, causal=True)) for group, part in pairs]
+        )
 
     def at_ends(self, rows: Tensor) -> Tensor:
         """The rows of the texts' last tokens, ``(N, W)`` to ``(B, W)``, in the packed order of texts."""

@@ -14,8 +14,9 @@ from timm.models.vision_transformer_hybrid import ConvStem
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
+from hyvlm.models.attention import attention_of_one, self_attention
 from hyvlm.models.linear import linear, speed_up_linears
-from hyvlm.models.packing import Packing, attention_of_one, causal_attention
+from hyvlm.models.packing import Packing
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"gelu": nn.GELU, "quick_gelu": QuickGELU}
 
@@ -130,8 +131,9 @@ class ImageTower(VisionTransformer):
         return self.forward_head(x), self.fc_norm(x[:, 1:])
 
 
-def _image_block(block: nn.Module, x: Tensor) -> Tensor:
-    return cast(Tensor, block(x))
+def _image_block(block: Any, x: Tensor) -> Tensor:
+    x = x + block.attn.proj(self_attention(block.attn.qkv(block.norm1(x)), block.attn.num_heads))
+    return cast(Tensor, x + block.mlp(block.norm2(x)))
 
 
 def _last_image_block(block: Any, x: Tensor) -> Tensor:
@@ -232,7 +234,7 @@ class TextTower(TextTransformer):
         rows, columns = (torch.arange(size, device=x.device) for size in x.shape[:2])
         *blocks, last = self.transformer.resblocks
         for block in blocks:
-            x = _text_block(block, x, causal_attention)
+            x = _text_block(block, x, partial(self_attention, causal=True))
         attention = partial(attention_of_one, mask=columns <= end[:, None])
         return self.ln_final(_last_text_block(last, x, lambda x: x[rows, end], attention))
 
