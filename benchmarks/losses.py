@@ -2,8 +2,8 @@
 
 The objective of the library, with compiled kernels and in plain torch, against the same objective as the papers write
 it (``_plain_losses.py``) and against the matrix products that it needs at the faster library's rate: one forward and
-two backward for each matrix of scores, a matrix and its transpose being one. 512 dimensions; features of tangent norm 1, a
-text is its image plus noise. Peak memory over the inputs in fresh processes. Writes ``results/losses.json``.
+two backward for each matrix of scores, a matrix and its transpose being one. 512 dimensions; features of tangent norm
+1, a text is its image plus noise. Peak memory over the inputs in fresh processes. Writes ``results/losses.json``.
 """
 
 from __future__ import annotations

@@ -218,3 +218,17 @@ def test_a_wrong_setting_of_hyfl_is_named_in_one_line(name: str, value: float | 
     with pytest.raises(ValueError, match=words) as error:
         OBJECTIVES["hyfl"](**{name: value})
     assert "\n" not in str(error.value)
+
+
+def test_entailment_in_steps_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    objective, manifold = OBJECTIVES["uncha"](), MANIFOLDS["lorentz"]()
+    found = []
+    for step in (2**19, 8):
+        monkeypatch.setattr("hyvlm.methods.aligned.STEP", step)
+        generator.manual_seed(0)
+        rows = [torch.randn(n, 4, generator=generator).requires_grad_() for n in (5, 5, 7, 7)]
+        total = objective(manifold, Views.single(*rows, torch.tensor([0, 0, 1, 2, 4, 4, 4]))).total
+        found.append([total, *torch.autograd.grad(total, [*rows, manifold.log_c])])
+    for whole, in_steps in zip(*found, strict=True):
+        torch.testing.assert_close(in_steps, whole)

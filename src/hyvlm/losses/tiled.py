@@ -87,8 +87,8 @@ class _Contrast(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, sweep: _Sweep, scale: Tensor, column_scale: Tensor | None, *tensors: Tensor) -> Tensor:
         by_row, by_column, gradients = sweep.forward(scale, column_scale, tensors, ctx.needs_input_grad[3:])
-        ctx.sweep, ctx.stats = sweep, (by_row, by_column)
-        ctx.formed = gradients is not None
+        ctx.stats, ctx.formed = (by_row, by_column), gradients is not None
+        ctx.sweep = None if ctx.formed else sweep  # which holds the operands
         ctx.save_for_backward(scale, column_scale, *(tensors if gradients is None else gradients.found))
         return torch.stack([stats.total for stats in (by_row, by_column) if stats is not None])
 

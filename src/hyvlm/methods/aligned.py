@@ -11,6 +11,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from hyvlm.geometry import HasAngles, Manifold, angle_similarity
 from hyvlm.losses import Scores, angle_scores_of, scores_of
@@ -18,6 +19,9 @@ from hyvlm.types import GROUP_OF_VIEW, Views
 
 #: What means and entropies run over: the global batch, or each process's rows, averaged over processes (as released).
 REDUCTIONS = ("global", "per_rank")
+
+#: Numbers an operand in one step of entailment; it stays in a processor's cache.
+STEP = 2**19
 
 OverRows = Literal["mean", "sum"]
 PARENT = "parent "
@@ -97,7 +101,17 @@ class AlignedViews:
 
     def entailment(self, loss: nn.Module, general: str, specific: str) -> Tensor:
         """``loss`` of every matched pair, ``(n,)``; computed once for the terms that share it."""
-        return self.once((loss, general, specific), lambda: loss(self.manifold, *self.pairs(general, specific)[:2]))
+        return self.once((loss, general, specific), lambda: self._entailment(loss, *self.pairs(general, specific)[:2]))
+
+    def _entailment(self, loss: nn.Module, general: Tensor, specific: Tensor) -> Tensor:
+        """In steps whose intermediate results are computed again for the gradient, so that they take no memory."""
+        step = max(1, STEP // max(general.shape[-1], 1))
+        if len(general) <= step or not torch.is_grad_enabled():
+            return loss(self.manifold, general, specific)
+        steps = zip(general.split(step), specific.split(step), strict=True)
+        return torch.cat(
+            [checkpoint(loss, self.manifold, *part, use_reentrant=False, preserve_rng_state=False) for part in steps]
+        )
 
     def weights(self, group: str) -> Tensor | None:
         """How much each row of the global batch counts, ``(N,)``; None if all count alike."""
