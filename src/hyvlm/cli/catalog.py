@@ -83,6 +83,9 @@ def environment() -> dict[str, Any]:
     """Versions and hardware, as a bug report needs them."""
     import torch
 
+    from hyvlm.geometry.matmul import matmul_report
+    from hyvlm.losses.tiled_kernels import kernel_report
+
     packages = ["hyvlm", "torch", "torchvision", "timm", "open_clip_torch", "accelerate", "numpy", "pillow"]
     return {
         "python": platform.python_version(),
@@ -90,5 +93,7 @@ def environment() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "float32_products": matmul_report(),
+        "kernels_of_losses": kernel_report(),
         "packages": {name: importlib.metadata.version(name) for name in packages},
     }
