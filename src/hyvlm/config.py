@@ -81,6 +81,7 @@ class TrainConfig:
     warmup_steps: int = 4000
     max_grad_norm: float | None = None
     precision: str = "fp32"
+    compile: bool = False
     seed: int = 0
     log_every: int = 20
     save_every: int = 5000

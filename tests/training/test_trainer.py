@@ -15,7 +15,7 @@ import hyvlm
 from hyvlm.config import load_config
 from hyvlm.data.sets.scenes import describe_scene, render
 from hyvlm.training.checkpoint import UNFINISHED, checkpoint_folders
-from hyvlm.training.trainer import train
+from hyvlm.training.trainer import Trainer, train
 
 SMALL = [
     "data.train=scenes:20",
@@ -323,3 +323,10 @@ def test_a_model_must_rank_by_what_it_is_trained_on(tmp_path, recipe, score, tra
     with pytest.raises(ValueError, match=f"model.score is {score}, but the objective's contrast compares by {trained}"):
         train(config(f"model.score={score}", recipe=recipe), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_compiling_reaches_the_towers_and_no_setting_of_the_model(tmp_path):
+    plain, compiled = (Trainer(config(f"train.compile={on}"), tmp_path / on).module.model for on in ("false", "true"))
+    assert [m.image_tower.compiled and m.text_tower.compiled for m in (plain, compiled)] == [False, True]
+    assert list(plain.state_dict()) == list(compiled.state_dict())
+    assert plain.config == compiled.config

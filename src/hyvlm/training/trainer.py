@@ -26,6 +26,7 @@ from hyvlm.files import check_folder, write_text
 from hyvlm.methods.method import OBJECTIVES, Objective
 from hyvlm.methods.relations import Contrast
 from hyvlm.models import DualEncoder, Tokenizer, build_model, fine_tuned_from, save_model, start_model
+from hyvlm.models.towers import compile_blocks
 from hyvlm.registry import unknown
 from hyvlm.training.checkpoint import (
     State,
@@ -157,6 +158,8 @@ class Trainer:
         check_score(model, objective)
         objective.prepare(model.image_projection.in_features, model.text_projection.in_features)
         self.module = TrainStep(model, objective, self.start)
+        if config.train.compile:
+            compile_blocks(self.module)
         self.state = State(step=0, world_size=self.accelerator.num_processes, optimizer={}, rng=[])
         if checkpoint:
             self.state = load_checkpoint(checkpoint, model, self.module.objective)
