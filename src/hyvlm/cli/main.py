@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from hyvlm.cli.app import app_
 from hyvlm.cli.convert import convert
 from hyvlm.cli.data import data_app
 from hyvlm.cli.diagnose import diagnose
@@ -56,6 +57,7 @@ app.command(rich_help_panel=USE)(embed)
 app.command(rich_help_panel=USE)(index)
 app.command(rich_help_panel=USE)(search)
 app.command(rich_help_panel=USE)(traverse)
+app.command("app", rich_help_panel=USE)(app_)
 app.command(rich_help_panel=USE)(convert)
 app.command(rich_help_panel=USE)(export)
 app.command(rich_help_panel=USE)(push)

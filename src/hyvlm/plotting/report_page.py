@@ -25,6 +25,7 @@ from hyvlm.plotting.pictures import short_names
 from hyvlm.plotting.radius_figures import radius_pictures
 from hyvlm.plotting.relation_graph import Relation, choose_examples, example, relation_graph, relations
 from hyvlm.plotting.report_map import PlacedMap, place_map
+from hyvlm.plotting.strips import STYLE as STRIPS
 from hyvlm.plotting.strips import Strip, strip_html, walk_to_root
 from hyvlm.types import reasons
 
@@ -56,15 +57,7 @@ th { font-weight: 600; border-bottom-color: #999; }
 .node.left b, .node.left span { align-self: flex-end; }
 .node b { font-weight: 400; display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 2;
   overflow: hidden; overflow-wrap: anywhere; }
-.strip { display: flex; flex-wrap: wrap; gap: .5rem; list-style: none; padding: 0; margin: .4rem 0 1.6rem; }
-.strip li { box-sizing: border-box; width: 7.2rem; padding: .4rem; border: 1px solid #e6e6e6; border-radius: .3rem;
-  border-top: 4px solid #999; font-size: .8rem; line-height: 1.3; display: flex; flex-direction: column; }
-.strip li > span { color: #595959; margin-top: auto; padding-top: .3rem; }
-.strip img { width: 100%; height: 5.6rem; object-fit: contain; background: #f6f6f6; }
-.strip b { font-weight: 400; display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 7;
-  overflow: hidden; } .strip .start { background: #f6f6f6; }
-@media (max-width: 480px) { body { margin: 1rem auto; } table { font-size: .78rem; } th, td { padding-right: .5rem; }
-  .strip li { width: calc(33.3% - .4rem); } }
+@media (max-width: 480px) { body { margin: 1rem auto; } table { font-size: .78rem; } th, td { padding-right: .5rem; } }
 """
 
 
@@ -222,7 +215,7 @@ def report_page(report: Report) -> str:
     return page(
         f"What {report.name} makes of {report.data}",
         body + f"<script>{placed.script}</script>\n",
-        stylesheet=STYLESHEET + placed.style,
+        stylesheet=STYLESHEET + STRIPS + placed.style,
         head=head,
     )
 

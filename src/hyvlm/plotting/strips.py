@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -19,17 +20,49 @@ from hyvlm.retrieval.traverse import Candidates, Traversal, traverse
 
 #: Side of a picture in pixels.
 SIDE = 160
+#: How strips look.
+STYLE = """
+.strip { display: flex; flex-wrap: wrap; gap: .5rem; list-style: none; padding: 0; margin: .4rem 0 1.6rem; }
+.strip li { box-sizing: border-box; width: 7.2rem; padding: .4rem; border: 1px solid #e6e6e6; border-radius: .3rem;
+  border-top: 4px solid #999; font-size: .8rem; line-height: 1.3; display: flex; flex-direction: column; }
+.strip li > span { color: #595959; margin-top: auto; padding-top: .3rem; }
+.strip img { width: 100%; height: 5.6rem; object-fit: contain; background: #f6f6f6; }
+.strip b { font-weight: 400; display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 7;
+  overflow: hidden; } .strip .start { background: #f6f6f6; }
+@media (max-width: 480px) { .strip li { width: calc(33.3% - .4rem); } }
+"""
+
+
+@dataclass(frozen=True)
+class End:
+    """Where a way ends that does not lead to the root; ``radius`` is None without an origin."""
+
+    name: str
+    kind: Modality
+    radius: float | None
+    picture: Image.Image | None = None
 
 
 @dataclass(frozen=True)
 class Strip:
-    """A traversal with its start and the pictures of the images that it met, by their names."""
+    """A traversal with its ends and the pictures of the images that it met, by their rows.
+
+    Attributes:
+        key: What the start is called: an image's key, or the text.
+        radius: The start's, in units of length; None without an origin.
+        start: Its picture; without one, as for texts, its name is shown.
+        pictures: An image that has none here is shown by its name.
+        kind: What the start is.
+        end: None for the root.
+    """
 
     key: str
-    radius: float
-    start: Image.Image
+    radius: float | None
+    start: Image.Image | None
     traversal: Traversal
-    pictures: dict[str, Image.Image]
+    pictures: Mapping[int, Image.Image]
+    kind: Modality = "image"
+    end: End | None = None
 
 
 def walk_to_root(model: DualEncoder, explored: Explored, count: int) -> list[Strip]:
@@ -61,32 +94,40 @@ def _walk(model: DualEncoder, explored: Explored, candidates: Candidates, start:
 
 
 def _strip(model: DualEncoder, explored: Explored, start: int, walk: Traversal) -> Strip:
-    met = {s.name: explored.whole(s.row, SIDE) for s in walk.steps if s.kind == "image" and s.row is not None}
+    met = {s.row: explored.whole(s.row, SIDE) for s in walk.steps if s.kind == "image" and s.row is not None}
     with torch.no_grad():
         radius = model.manifold.radius(explored.points["image"][start]).item()  # type: ignore[operator]
     return Strip(explored.keys[start], radius, explored.whole(start, SIDE), walk, met)
 
 
 def strip_html(strip: Strip) -> str:
-    """The start, what was met in order, and the root last."""
-    cells = [_picture_cell(strip.start, strip.key, strip.radius, "start")]
+    """The start, what was met in order, and the root or the end last."""
+    cells = [_cell(strip.key, strip.start, _at(strip.radius, None, "start"), "start", strip.kind)]
     for step in strip.traversal.steps:
-        radius = step.radius or 0.0
-        if step.kind == "image":
-            cells.append(_picture_cell(strip.pictures[step.name], step.name.partition("\n")[0], radius, ""))
-        else:
-            colour = COLOURS["text"] if step.kind == "text" else PALE
-            cells.append(
-                f'<li style="border-top-color:{colour}"><b dir="auto">{html.escape(shortened(step.name, 160))}</b>'
-                f"<span>at radius {radius:.2f}</span></li>\n"
-            )
-    name = html.escape(f"From {shortened(strip.key, 80)} to the root")
+        name = step.name.partition("\n")[0] if step.kind == "image" else step.name
+        picture = strip.pictures.get(step.row) if step.kind == "image" and step.row is not None else None
+        cells.append(_cell(name, picture, _at(step.radius, step.t), "", step.kind))
+    if strip.end is not None:
+        cells.append(
+            _cell(strip.end.name, strip.end.picture, _at(strip.end.radius, None, "end"), "start", strip.end.kind)
+        )
+    goal = "the root" if strip.end is None else shortened(strip.end.name, 80)
+    name = html.escape(f"From {shortened(strip.key, 80)} to {goal}")
     return f'<ol class="strip" aria-label="{name}">\n{"".join(cells)}</ol>\n'
 
 
-def _picture_cell(picture: Image.Image, key: str, radius: float, kind: str) -> str:
-    said = "start, radius" if kind else "at radius"
-    return (
-        f'<li class="{kind}" style="border-top-color:{COLOURS["image"]}"><img alt="{html.escape(shortened(key, 80))}" '
-        f'src="{jpeg_url(picture)}"><span>{said} {radius:.2f}</span></li>\n'
-    )
+def _at(radius: float | None, t: float | None, end: str = "") -> str:
+    """Where on the way a cell stands."""
+    if radius is None:
+        return end or f"at {100 * (t or 0):.0f} % of the way"
+    return f"{end}, radius {radius:.2f}" if end else f"at radius {radius:.2f}"
+
+
+def _cell(name: str, picture: Image.Image | None, where: str, css: str, kind: str) -> str:
+    colour = COLOURS.get(kind, PALE)
+    if picture is None:
+        shown = f'<b dir="auto">{html.escape(shortened(name, 160))}</b>'
+    else:
+        shown = f'<img alt="{html.escape(shortened(name, 80))}" src="{jpeg_url(picture)}">'
+    css = f'class="{css}" ' if css else ""
+    return f'<li {css}style="border-top-color:{colour}">{shown}<span>{where}</span></li>\n'

@@ -51,7 +51,6 @@ class Places:
             raise ValueError("the text is empty")
         return Place(self.model.encode_text(self.tokenizer([text]).to(self._device))[0], "text", text)
 
-    @torch.inference_mode()
     def of_image(self, file: str | Path) -> Place:
         """Any picture on disk. Raises FileNotFoundError, or ValueError if it is no picture."""
         if not Path(file).is_file():
@@ -60,8 +59,13 @@ class Places:
             picture = load_image(Path(file))
         except BadSample as error:
             raise ValueError(f"{file} is no picture that can be read: {error.reason}") from error
+        return self.of_picture(picture, str(file))
+
+    @torch.inference_mode()
+    def of_picture(self, picture: Image.Image, name: str) -> Place:
+        """A picture, RGB, that is called ``name``."""
         point = self.model.encode_image(self.preprocess(picture).unsqueeze(0).to(self._device))[0]
-        return Place(point, "image", str(file), picture)
+        return Place(point, "image", name, picture)
 
     def of_key(self, key: str) -> Place:
         """The image, or else the text, of a key; the picture stays None if it cannot be read any more.
