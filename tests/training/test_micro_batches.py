@@ -278,7 +278,7 @@ def two_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[An
         for number in (0, 1)
     ]
     try:
-        errors = [process.communicate(timeout=180)[1] for process in processes]
+        errors = [process.communicate(timeout=600)[1] for process in processes]
     finally:
         for process in processes:
             process.kill()
