@@ -39,6 +39,7 @@ CONES = {"as usual": None, "only those that hold the point": True, "left aside":
 
 STYLE = (
     """
+[id$="-upload"] a { pointer-events: none; } /* a link to the upload, which is not handed out again */
 .paper { background: #fff; color: #333; font: 15px/1.5 system-ui, sans-serif; padding: .2rem .6rem .6rem;
   border-radius: .4rem; overflow-wrap: anywhere; }
 .paper .facts { color: #595959; margin: .4rem 0; } .paper .message { border-left: 4px solid #D55E00;
