@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from hyvlm.geometry.exterior import exterior_angle
 from hyvlm.geometry.hyperboloid import half_aperture, off_axis_length
 from hyvlm.geometry.manifold import MANIFOLDS, Manifold, check_pairwise, check_same_dim
 from hyvlm.geometry.numerics import angle_of, dot, full_precision, nonzero, norm, safe_sqrt, unit
@@ -101,7 +102,7 @@ class Euclidean(Manifold):
             ValueError: If the last axes differ.
         """
         check_same_dim(x, y)
-        return _exterior_angle(x, y)
+        return exterior_angle(_exterior_angle, x, y, None)
 
     @full_precision
     def pairwise_exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
@@ -112,7 +113,7 @@ class Euclidean(Manifold):
         across_sq = (length - height) * (length + height)
         collinear = ((across_sq <= CANCELLED[height.dtype] * length.square()) | (n == 0)).detach()
         values = angle_of(torch.where(collinear, 1.0, across_sq).sqrt(), height - n)
-        return replace_pairs(values, collinear, lambda x, y, _: _exterior_angle(x, y), x, y, x.new_ones(()))
+        return replace_pairs(values, collinear, _exterior_angle, x, y, x.new_ones(()))
 
     @full_precision
     def half_aperture(self, x: Tensor) -> Tensor:
@@ -151,6 +152,6 @@ class Euclidean(Manifold):
         return (weights * x).sum(dim) / nonzero(weights.sum(dim))
 
 
-def _exterior_angle(x: Tensor, y: Tensor) -> Tensor:
+def _exterior_angle(x: Tensor, y: Tensor, _: Tensor | None = None) -> Tensor:
     angle = angle_of(off_axis_length(x, y), dot(unit(x), y - x))
     return torch.where(norm(x) == 0, torch.zeros_like(angle), angle)

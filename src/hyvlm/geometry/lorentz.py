@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from hyvlm.geometry import hyperboloid
 from hyvlm.geometry.euclidean import Euclidean
+from hyvlm.geometry.exterior import exterior_angle
 from hyvlm.geometry.manifold import MANIFOLDS, Manifold, check_pairwise, check_same_dim
 from hyvlm.geometry.numerics import asinhc, dot, full_precision, nonzero, norm, sinhc, unit
 
@@ -190,7 +191,7 @@ class Lorentz(Manifold):
         Source: Desai et al. 2023 (MERU), exterior angle of the entailment cone; evaluated by atan2.
         """
         check_same_dim(x, y)
-        return hyperboloid.exterior_angle(x, y, self._c(x))
+        return exterior_angle(hyperboloid.exterior_angle, x, y, self._c(x))
 
     @full_precision
     def pairwise_exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
