@@ -23,6 +23,7 @@ from _runner import seconds
 from hyvlm.config import Config, load_config
 from hyvlm.files import write_text
 from hyvlm.models.dual_encoder import build_manifold
+from hyvlm.models.towers import compile_blocks
 from hyvlm.training.optim import build_optimizer
 from hyvlm.training.train_step import TrainStep
 from hyvlm.training.trainer import build_objective, new_model
@@ -120,8 +121,7 @@ def step_work(recipe: str, size: int, device: str, *, bf16: bool, compiled: bool
     model = new_model(config)
     step = TrainStep(model, build_objective(config)).to(device)
     if compiled:
-        for block in [*model.image_tower.blocks, *model.text_tower.transformer.resblocks]:
-            block.compile()
+        compile_blocks(model)
     optimizer = build_optimizer(step.named_parameters(), config.train)
     batch = random_batch(config, size, device)
 
