@@ -24,6 +24,9 @@ CAPTION_CHOICES = ("random", "first", "last", "joined")
 #: Where a short text comes from: a sentence of the caption that the visit uses, or another caption.
 SHORT_TEXT_CHOICES = ("first_sentence", "random_sentence", "first_caption", "random_caption")
 
+#: Which scale of a JPEG training decodes: the smallest one that has the pixels its crops need, or the full one.
+DECODE_CHOICES = ("scaled", "full")
+
 #: Whose rules cut queries from a caption, see :mod:`hyvlm.data.queries`.
 QUERY_RULES = ("paper", "released")
 
@@ -57,6 +60,7 @@ class DataConfig:
     caption: str = "random"
     short_text: str = "first_sentence"
     queries: QueriesConfig = field(default_factory=QueriesConfig)
+    decode: str = "scaled"
     workers: int = 2
 
 
@@ -292,6 +296,7 @@ def check_values(config: Config) -> None:
         "data.caption": (config.data.caption, list(CAPTION_CHOICES)),
         "data.short_text": (config.data.short_text, list(SHORT_TEXT_CHOICES)),
         "data.queries.rules": (config.data.queries.rules, list(QUERY_RULES)),
+        "data.decode": (config.data.decode, list(DECODE_CHOICES)),
     }
     for key, (choice, known) in choices.items():
         if choice not in known:

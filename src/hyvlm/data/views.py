@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +14,10 @@ from torch.utils.data import Dataset
 
 from hyvlm.config import CAPTION_CHOICES, SHORT_TEXT_CHOICES
 from hyvlm.data.catalog import SampleSet
+from hyvlm.data.images import decode_on_demand
 from hyvlm.data.queries import Query, build_queries
 from hyvlm.data.sentences import split_sentences
-from hyvlm.data.transforms import train_transform
+from hyvlm.data.transforms import Begun, train_transform
 from hyvlm.registry import unknown
 from hyvlm.types import BadSample, Part, Sample
 
@@ -72,6 +74,7 @@ class TrainViews(Dataset[Item | BadSample]):
             caption that the visit uses, or the "first_caption" or a "random_caption" of the sample.
         queries: ``rules`` and ``cap`` of the queries that are cut from that caption and the phrases of the parts in
             use, see :func:`hyvlm.data.queries.build_queries`; only if a query view is among ``views``.
+        decode: "scaled" or "full", see :func:`hyvlm.data.transforms.train_transform`.
         seed: Seed of all of it.
         strict: Raise :class:`BadSample` instead of returning it.
     """
@@ -89,6 +92,7 @@ class TrainViews(Dataset[Item | BadSample]):
         caption: str = "random",
         short_text: str = "first_sentence",
         queries: Mapping[str, Any] | None = None,
+        decode: str = "scaled",
         seed: int = 0,
         strict: bool = False,
     ) -> None:
@@ -103,8 +107,8 @@ class TrainViews(Dataset[Item | BadSample]):
         self.short_text = short_text if "short_text" in views else None
         self.queries = dict(queries or {}) if any(view.startswith("query_") for view in views) else None
         self.image_size, self.part_size = image_size, part_size or image_size
-        self.transform = train_transform(augment, self.image_size)
-        self.part_transform = train_transform(augment, self.part_size)
+        self.transform = train_transform(augment, self.image_size, decode=decode)
+        self.part_transform = train_transform(augment, self.part_size, decode=decode)
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -116,7 +120,8 @@ class TrainViews(Dataset[Item | BadSample]):
             (state,) = np.random.SeedSequence((self.seed, epoch, index)).generate_state(1, np.uint64)
             torch.default_generator.manual_seed(int(state) >> 1)
             try:
-                return self._views(self.samples[index])
+                with decode_on_demand():
+                    return self._views(self.samples[index])
             except BadSample as bad:
                 if self.strict:
                     raise
@@ -126,19 +131,10 @@ class TrainViews(Dataset[Item | BadSample]):
         if not sample.texts:
             raise BadSample("no caption", f"sample {sample.key!r}")
         text = self._caption(sample.texts)
-        image = self.transform(sample.picture)
-        texts, crops = [text], list[Tensor]()
         dropped = list(sample.dropped) if self.max_parts else []
-        for number in self._order(sample.parts):
-            if len(crops) == self.max_parts:
-                break
-            try:
-                crops.append(self.part_transform(sample.parts[number].image))
-                texts.append(sample.parts[number].text)
-            except BadSample as bad:
-                if self.strict:
-                    raise
-                dropped.append(bad)
+        image, parts = self._pixels(sample, dropped)
+        crops = [pixels for _, pixels in parts]
+        texts = [text, *(part.text for part, _ in parts)]
         queries = [] if self.queries is None else build_queries(text, texts[1:], **self.queries)
         texts += [query.text for query in queries]
         if self.short_text is not None:
@@ -152,6 +148,40 @@ class TrainViews(Dataset[Item | BadSample]):
         part_text, query_text = tokens[1 : 1 + len(crops) + len(queries)].tensor_split([len(crops)])
         asked = None if self.queries is None else query_text
         return Item(sample.key, image, tokens[0], part_image, part_text, short_text, asked, queries, dropped, truncated)
+
+    def _pixels(self, sample: Sample, dropped: list[BadSample]) -> tuple[Tensor, list[tuple[Part, Tensor]]]:
+        """The whole, and the parts in use with their pixels; a part that cannot be used is told, and the next steps in.
+
+        All crops are drawn before the first pixel is asked for, so that a file they share is decoded once.
+        """
+        whole = self.transform.begin(sample.picture)
+        parts = (sample.parts[number] for number in self._order(sample.parts))
+        begun = self._begin(parts, self.max_parts, dropped)
+        image = self.transform.finish(whole)
+        used: list[tuple[Part, Tensor]] = []
+        while begun:
+            for part, cut in begun:
+                with self._dropping(dropped):
+                    used.append((part, self.part_transform.finish(cut)))
+            begun = self._begin(parts, self.max_parts - len(used), dropped)
+        return image, used
+
+    def _begin(self, parts: Iterator[Part], count: int, dropped: list[BadSample]) -> list[tuple[Part, Begun]]:
+        """Draw the crops of the next ``count`` parts that can be opened."""
+        begun: list[tuple[Part, Begun]] = []
+        while len(begun) < count and (part := next(parts, None)) is not None:
+            with self._dropping(dropped):
+                begun.append((part, self.part_transform.begin(part.image)))
+        return begun
+
+    @contextmanager
+    def _dropping(self, dropped: list[BadSample]) -> Iterator[None]:
+        try:
+            yield
+        except BadSample as bad:
+            if self.strict:
+                raise
+            dropped.append(bad)
 
     def _caption(self, captions: list[str]) -> str:
         drawn = _draw(len(captions))  # whatever the choice, so that the choice does not move what is drawn after it

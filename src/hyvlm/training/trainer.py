@@ -186,6 +186,7 @@ class Trainer:
             caption=data.caption,
             short_text=data.short_text,
             queries=vars(data.queries),
+            decode=data.decode,
             seed=config.train.seed,
         )
         self.specs = [EvalSpec(**vars(entry)) for entry in config.eval]
