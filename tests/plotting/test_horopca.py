@@ -215,6 +215,7 @@ def test_a_seeded_draw_stands_for_many_points() -> None:
         (torch.zeros(5), {}, r"points \(N, D\)"),
         (torch.eye(3), {"components": 4}, "components = 4"),
         (torch.ones(4, 3), {}, "all 4 points coincide"),
+        (torch.eye(3) * 1e8, {}, "points lie too far out for HoroPCA in float64: 19.1 from the origin"),
         (torch.tensor([[0.0, 1.0], [torch.nan, 1.0]]), {}, "1 of 2 points are not finite"),
         (torch.eye(3), {"c": -1.0}, "must be positive"),
         (torch.eye(3), {"sample": 1}, "at least 2 points"),

@@ -24,6 +24,8 @@ from hyvlm.geometry.numerics import dot
 MEAN_STEPS, SEARCH_STEPS = 100, 100
 #: Starts of the search, at the most: all there are for a plane.
 STARTS = 4
+#: From the origin where c = 1; further out, the squares of coordinates leave no digit for distances.
+FARTHEST = 18
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def horopca(points: Tensor, c: float, *, components: int = 2, sample: int = 2000
         sample: Points that the variance is measured on, at the most.
         seed: Of the draw; the search itself is deterministic.
     Raises:
-        ValueError: If there are no K dimensions, a point is not finite, or all points coincide.
+        ValueError: If there are no K dimensions, a point is not finite or too far out, or all points coincide.
     Source: Chami et al., "HoroPCA: Hyperbolic Dimensionality Reduction via Horospherical Projections", ICML 2021.
         All K directions are searched together, from the tangent PCA in several signs.
     """
@@ -104,6 +106,12 @@ def _check(points: Tensor, c: float, components: int, sample: int) -> None:
     finite = points.isfinite().all(1)
     if not finite.all():
         raise ValueError(f"{int((~finite).sum())} of {len(points)} points are not finite")
+    farthest = float(torch.asinh(points.detach().double().norm(dim=1).max() * math.sqrt(c)))
+    if farthest > FARTHEST:
+        raise ValueError(
+            f"points lie too far out for HoroPCA in float64: {farthest:.3g} from the origin in units of 1/sqrt(c), "
+            f"c = {c:.3g}; it takes {FARTHEST}"
+        )
     if (points == points[0]).all():
         raise ValueError(f"all {len(points)} points coincide: there is no variance to keep")
 
