@@ -1,6 +1,7 @@
 """``hyvlm index`` and ``hyvlm search``: what they print, and one line for what the user can mend."""
 
 import json
+import os
 from pathlib import Path
 from runpy import run_path
 from types import SimpleNamespace
@@ -122,6 +123,8 @@ def test_a_vector_store(folder: str, tmp_path: Path, capsys: pytest.CaptureFixtu
         (["index", "{folder}", "--group", "image"], "images"),
         (["index", "{folder}", "--model", "{other}"], "is of another model"),
         (["index", "{folder}", "--to", "qdrant:x"], "lancedb:DIR"),
+        (["index", "{folder}", "--to", "lancedb:{folder}/collection.json"], "collection.json is a file"),
+        (["index", "{folder}", "--to", "lancedb:{folder}/collection.json/x"], "collection.json is a file"),
     ],
 )
 def test_mistakes_are_one_line(
@@ -146,3 +149,40 @@ def test_a_sphere_has_no_cones(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "the sphere of CLIP has none" in capsys.readouterr().err
     assert main(["search", folder, "a cat"]) == 0
     assert "score: cosine" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("k", [8, 10**6, 10**15])
+def test_more_than_there_are(k: int, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    count = len(Collection.open(folder).images or ())
+    for way in ([], ["--radius-min", "0"]):
+        assert main(["search", folder, "a cat", "--json", "--k", str(k), *way]) == 0
+        assert len(json.loads(capsys.readouterr().out)["results"]) == min(k, count)
+
+
+def test_an_index_of_few_points_is_made_without_a_warning(folder: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["index", folder, "--kind", "ivf"]) == 0
+    assert capfd.readouterr().err == ""
+
+
+def test_names_of_any_kind_are_a_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A newline, bytes that are no UTF-8, and a text of 200,000 characters; the bytes find their image again."""
+    pictures = tmp_path / "in"
+    pictures.mkdir()
+    odd = os.fsdecode(b"odd\xff.png")
+    for name in ("a\nb.png", odd, "plain.png"):
+        Image.new("RGB", (9, 9)).save(pictures / name)
+    (tmp_path / "t.txt").write_text("word " * 40_000 + "\na dog\n")
+    model = str(save_model(fixtures.tiny("lorentz"), tmp_path / "model"))
+    out = str(tmp_path / "out")
+    options = ["--images", str(pictures), "--texts", str(tmp_path / "t.txt"), "--num-workers", "0"]
+    assert main(["embed", model, *options, "--out", out]) == 0
+    capsys.readouterr()
+    for way in (
+        ["search", out, "--key", odd],
+        ["search", out, "a", "--in", "texts"],
+        ["traverse", out, "--any", "--from-key", odd],
+    ):
+        assert main(way) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) < 300
+        assert all(line.strip()[0].isdigit() for line in lines[1:-1])

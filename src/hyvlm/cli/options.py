@@ -21,3 +21,12 @@ Workers = Annotated[int, typer.Option("--num-workers", min=0, help="Processes th
 
 #: That of whichever click typer uses, the installed one or its own copy.
 UsageError: Any = typer.BadParameter.__mro__[1]
+
+#: Of a text or a key in a listing.
+LONGEST = 200
+
+
+def in_a_line(text: str) -> str:
+    """A text or a key for a listing: white space made single, the end of a long one cut off."""
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hyvlm.cli.options import Device
+from hyvlm.cli.options import Device, in_a_line
 
 
 def search(
@@ -44,7 +44,7 @@ def search(
     if exact and (nprobe is not None or ef_search is not None):
         raise ValueError("--nprobe and --ef-search are of an approximate index: add --approximate")
     opened = Collection.open(collection)
-    opened.group(group)
+    found = opened.group(group)
     places = Places(opened, *opened.load_model(model, device=choose_device(device)))
     searcher = Searcher(opened, places.model, group=group, exact=exact)
     if text is not None:
@@ -55,14 +55,13 @@ def search(
     hits = searcher.search(
         query.point.unsqueeze(0),
         by=query.kind,
-        k=k,
+        k=min(k, len(found)),
         radius_min=radius_min,
         radius_max=radius_max,
         within=cone,
         nprobe=nprobe,
         ef_search=ef_search,
     )
-    found = opened.group(group)
     results: list[dict[str, Any]] = [
         {
             "rank": rank,
@@ -84,5 +83,5 @@ def search(
     print(f"rank  score   radius  key ({len(results)} of {len(found):,} {group}; score: {hits.score_name})")
     for result in results:
         radius = "-" if result["radius"] is None else f"{result['radius']:.3f}"
-        line = f"{result['rank']:>4}  {result['score']:<7.4g} {radius:<6}  {result['key']}"
-        print(f"{line}  {' '.join(result['text'].split())}" if "text" in result else line)
+        line = f"{result['rank']:>4}  {result['score']:<7.4g} {radius:<6}  {in_a_line(result['key'])}"
+        print(f"{line}  {in_a_line(result['text'])}" if "text" in result else line)

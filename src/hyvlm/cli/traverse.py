@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hyvlm.cli.options import Device
+from hyvlm.cli.options import Device, in_a_line
 
 if TYPE_CHECKING:
     from hyvlm.retrieval.collection import Collection
@@ -97,7 +97,7 @@ def listing(found: Traversal, start: Place, end: Place | None) -> str:
     """A line for every step, between those of the ends."""
 
     def line(radius: float | None, distance: str, kind: str, name: str) -> str:
-        return f"{'' if radius is None else f'{radius:.3f}':>7} {distance:>9}  {kind:<6} {' '.join(name.split())}"
+        return f"{'' if radius is None else f'{radius:.3f}':>7} {distance:>9}  {kind:<6} {in_a_line(name)}"
 
     lines = [f"{'radius':>7} {'distance':>9}", line(found.start_radius, "", "from", start.name)]
     lines += [line(s.radius, f"{s.distance:.3f}", "" if s.kind == "root" else s.kind, s.name) for s in found.steps]

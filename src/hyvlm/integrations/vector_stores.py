@@ -11,6 +11,7 @@ LanceDB looks at every row until an index is made on a column, so that a search 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 
 from hyvlm.errors import MissingExtra
+from hyvlm.files import check_folder
 from hyvlm.geometry import Modality
 from hyvlm.models import DualEncoder
 from hyvlm.retrieval.approximate import CANDIDATES, CANDIDATES_PER_HIT, tangent_vectors
@@ -38,6 +40,7 @@ Column = Literal["inner", "tangent"]
 
 def lancedb() -> Any:
     """The module lancedb. Raises :class:`MissingExtra`."""
+    os.environ.setdefault("LANCEDB_LOG", "error")  # it warns of every new table; read when it loads
     try:
         import lancedb as module
     except ImportError as error:
@@ -63,12 +66,14 @@ def export(collection: Collection, model: DualEncoder, folder: str | Path, *, gr
     Returns:
         How many rows were written.
     Raises:
-        ValueError: The collection is of another model, or a point is not finite.
+        ValueError: The collection is of another model, a point is not finite, or ``folder`` cannot be a folder.
         MissingExtra: LanceDB is not installed.
     """
     module = lancedb()
     import pyarrow as pa
 
+    if "://" not in str(folder):
+        check_folder(folder, "the vector store")
     collection.check_model(model)
     found = collection.group(group)
     form = index_form(model, KIND[group])

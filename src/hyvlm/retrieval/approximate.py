@@ -100,7 +100,11 @@ class ApproximateIndex:
             cells = cells_for(count)
             empty, size = library.IndexIVFFlat(library.IndexFlatL2(dim), dim, cells), PART
             sample = np.random.default_rng(0).permutation(count)[: cells * TRAINED_ON]
-            empty.cp.max_points_per_centroid, empty.cp.niter = TRAINED_ON, ITERATIONS
+            empty.cp.min_points_per_centroid, empty.cp.max_points_per_centroid = (
+                1,
+                TRAINED_ON,
+            )  # a small set is no fault
+            empty.cp.niter = ITERATIONS
             empty.train(_vectors(manifold, points[np.sort(sample)], 0))
         parts = []
         for number, start in enumerate(range(0, count, size)):

@@ -15,7 +15,7 @@ from hyvlm.geometry import Modality
 from hyvlm.models import DualEncoder, Tokenizer
 from hyvlm.retrieval.collection import Collection
 from hyvlm.retrieval.traverse import Candidates, Traversal, traverse
-from hyvlm.types import BadSample
+from hyvlm.types import BadSample, encodable
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,7 @@ class Places:
         Raises:
             ValueError: If there is none.
         """
+        key = encodable(key)  # as keys are stored: a file name need not be UTF-8
         for group in (self.collection.images, self.collection.texts):
             if group is not None and key in group.keys:
                 row = group.keys.index(key)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from hyvlm.geometry import Lorentz, Modality, Product, ProductLorentz
 from hyvlm.models import DualEncoder
@@ -166,8 +167,9 @@ class Searcher:
         check_finite(queries, "query")
         allowed = self.allowed(radius_min=radius_min, radius_max=radius_max, within=within)
         name = score_name(self.model, self.kind, by)
-        rows = torch.full((len(queries), k), -1, dtype=torch.long)
-        scores = torch.full((len(queries), k), -torch.inf, dtype=torch.float64)
+        most = min(k, len(self.points))
+        rows = torch.full((len(queries), most), -1, dtype=torch.long)
+        scores = torch.full((len(queries), most), -torch.inf, dtype=torch.float64)
         best = ExactRows(scorer(self.model, self.kind, by), self.points)
         index = self.approximate
         if index is not None and allowed is not None and allowed.mean() < SELECTIVE:
@@ -175,13 +177,13 @@ class Searcher:
         for start in range(0, len(queries), QUERIES_AT_ONCE):
             part = slice(start, start + QUERIES_AT_ONCE)
             if index is None:
-                rows[part], scores[part] = best.best(self._first_pass(queries[part], by), k, allowed)
+                rows[part], scores[part] = best.best(self._first_pass(queries[part], by), most, allowed)
             else:
                 found = index.candidates(
-                    self.model.manifold, queries[part], k, allowed=allowed, nprobe=nprobe, ef_search=ef_search
+                    self.model.manifold, queries[part], most, allowed=allowed, nprobe=nprobe, ef_search=ef_search
                 )
-                rows[part], scores[part] = best.rank(queries[part], found, k)
-        return Hits(rows, scores, name)
+                rows[part], scores[part] = best.rank(queries[part], found, most)
+        return Hits(pad(rows, (0, k - most), value=-1), pad(scores, (0, k - most), value=-torch.inf), name)
 
     def _first_pass(self, queries: Tensor, by: Modality) -> FirstPass:
         form = form_of(self.model, self.kind, by)
