@@ -169,6 +169,39 @@ def test_a_damaged_manifest(copy, text):
         Collection.open(copy)
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        *[(("groups", "images", key), value) for key in ("count", "total", "source") for value in (None, "x", [])],
+        (("groups", "images", "source"), {}),
+        (("groups", "images", "source", "fingerprint"), 3),
+        (("groups", "videos"), {}),
+        *[(("model", key), value) for key in ("path", "fingerprint", "dim", "manifold") for value in (None, [], 2.5)],
+        (("groups",), []),
+        (("dtype",), 32),
+    ],
+)
+def test_a_manifest_with_an_entry_of_another_kind(copy, path, value):
+    manifest = inner = json.loads((copy / "collection.json").read_text())
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    (copy / "collection.json").write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match=r"collection.json is not the manifest of a collection"):
+        Collection.open(copy)
+
+
+@pytest.mark.parametrize("group", ["images", "texts"])
+def test_a_table_that_is_damaged_inside(copy, group):
+    """Its end is whole, so that it opens: what is read later says which file it is."""
+    data = bytearray((copy / f"{group}.parquet").read_bytes())
+    data[4:120] = b"\xa5" * 116
+    (copy / f"{group}.parquet").write_bytes(data)
+    found = Collection.open(copy).group(group)
+    with pytest.raises(ValueError, match=f"{group}.parquet is damaged or has no column 'key': embed again"):
+        found.keys  # noqa: B018
+
+
 def test_another_format_version(copy):
     manifest = json.loads((copy / "collection.json").read_text())
     (copy / "collection.json").write_text(json.dumps({**manifest, "format": 99}))

@@ -1,4 +1,4 @@
-"""``hyvlm embed``: every kind of source, damaged files, processes that are killed, and several processes at once."""
+"""``hyvlm embed``: every kind of source, damaged files, points, settings."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ import io
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
 import tarfile
-import time
 from pathlib import Path
 from runpy import run_path
 
@@ -25,31 +21,18 @@ from hyvlm.cli.main import main
 from hyvlm.data import load_image
 from hyvlm.data.sets.image_files import open_pictures
 from hyvlm.models import DualEncoder, save_model
-from hyvlm.retrieval import Collection, chunks, embed
-from hyvlm.retrieval.processes import Processes
+from hyvlm.retrieval import Collection
 from hyvlm.types import BadSample
 
 _fixtures = run_path(str(Path(__file__).with_name("collections_of_points.py")))
 DIM, MODELS, tiny = _fixtures["DIM"], _fixtures["MODELS"], _fixtures["tiny"]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+_runs = run_path(str(Path(__file__).with_name("embedding_runs.py")))
+encoded, photos, run = (_runs[name] for name in ("encoded", "photos", "run"))
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(tiny("lorentz"), tmp_path_factory.mktemp("home") / "model")
-
-
-def encoded(colour: int) -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", (12, 9), (colour % 256, colour * 7 % 256, colour * 31 % 256)).save(file, "PNG")
-    return file.getvalue()
-
-
-def photos(folder: Path, count: int) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    for n in range(count):
-        (folder / f"{n:05d}.png").write_bytes(encoded(n))
-    return folder
 
 
 def tar(path: Path, members: dict[str, bytes]) -> Path:
@@ -59,16 +42,6 @@ def tar(path: Path, members: dict[str, bytes]) -> Path:
             info.size = len(data)
             file.addfile(info, io.BytesIO(data))
     return path
-
-
-def run(model: Path, out: Path, **settings: object) -> Collection:
-    return embed(
-        model, out=out, show_progress=False, **{k: str(v) if isinstance(v, Path) else v for k, v in settings.items()}
-    )
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
 # Sources of images
@@ -323,163 +296,6 @@ def test_every_model_embeds_both(name, tmp_path):
     assert made.images.points.shape == (5, DIM)
 
 
-# Rerun, resume, share
-
-
-def test_a_finished_collection_is_kept_and_another_group_joins_it(model, tmp_path, capsys):
-    folder = photos(tmp_path / "in", 4)
-    (tmp_path / "t.txt").write_text("a dog\n")
-    run(model, tmp_path / "out", images=folder)
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
-    run(model, tmp_path / "out", images=folder)
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == before
-    both = run(model, tmp_path / "out", images=folder, texts=tmp_path / "t.txt")
-    assert (len(both.images), len(both.texts)) == (4, 1)
-    assert (tmp_path / "out" / "images.npy").stat().st_mtime_ns == before[tmp_path / "out" / "images.npy"]
-    assert sorted(files_of(tmp_path / "out")) == [
-        "collection.json",
-        "images.npy",
-        "images.parquet",
-        "texts.npy",
-        "texts.parquet",
-    ]
-
-
-@pytest.mark.parametrize("finished", [True, False])
-def test_another_model_type_or_source_is_refused(model, tmp_path, finished, capsys):
-    folder, out = photos(tmp_path / "in", 40), tmp_path / "out"
-    run(model, out, images=folder, batch_size=1)
-    if not finished:  # as a run leaves it that was killed
-        leave_unfinished(out)
-    other = save_model(tiny("euclidean"), tmp_path / "other")
-    photos(tmp_path / "elsewhere", 3)
-    given = {"model": str(model), "--images": str(folder), "--out": str(out), "--dtype": "float32"}
-    for change, message in (
-        ({"model": str(other)}, f"holds points of another model, {model}: name a new folder"),
-        ({"--dtype": "float16"}, "holds points in float32, not float16"),
-        ({"--images": str(tmp_path / "elsewhere")}, f"holds other images (those of {folder}): name a new folder"),
-        ({"--resize": "crop"}, "holds otherwise resized images"),
-    ):
-        first, *options = {**given, **change}.items()
-        assert main(["embed", first[1], *(word for option in options for word in option)]) == 2
-        error = capsys.readouterr().err
-        assert message in error
-        assert error.count("\n") == 1
-    photos(folder, 41)
-    assert main(["embed", str(model), "--images", str(folder), "--out", str(out)]) == 2
-    assert f"holds other images ({folder} has changed since)" in capsys.readouterr().err
-
-
-def leave_unfinished(out: Path) -> None:
-    """Make of a collection what it was before its end: a plan, and no chunk."""
-    manifest = json.loads((out / "collection.json").read_text())
-    plan = {"model": manifest["model"], "dtype": manifest["dtype"], "rows": 16}
-    plan["source"] = manifest["groups"]["images"]["source"]
-    for path in out.iterdir():
-        path.unlink()
-    (out / ".partial" / "images").mkdir(parents=True)
-    (out / ".partial" / "images" / "plan.json").write_text(json.dumps(plan))
-
-
-def start(model: Path, folder: Path, out: Path, *, processes: int = 1) -> subprocess.Popen[str]:
-    launch = (
-        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)] if processes > 1 else []
-    )
-    command = [sys.executable, *launch, "-m", "hyvlm", "embed", str(model), "--images", str(folder)]
-    command += ["--out", str(out), "--batch-size", "1", "--num-workers", "0"]
-    return subprocess.Popen(
-        command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-
-
-def wait_for_chunks(out: Path, count: int) -> None:
-    end = time.monotonic() + 120
-    while len(list((out / ".partial" / "images").glob("[0-9]*.npz"))) < count:
-        assert time.monotonic() < end, "no chunk appeared"
-        assert not (out / "collection.json").exists(), "it was done before it could be killed"
-        time.sleep(0.002)
-
-
-def test_a_run_that_is_killed_is_gone_on_with(model, tmp_path, capsys):
-    folder = photos(tmp_path / "in", 800)
-    running = start(model, folder, tmp_path / "out")
-    wait_for_chunks(tmp_path / "out", 3)
-    os.killpg(running.pid, signal.SIGKILL)
-    running.communicate()
-    kept = {path.name for path in (tmp_path / "out" / ".partial" / "images").glob("[0-9]*.npz")}
-    with pytest.raises(ValueError, match="is no collection yet"):
-        Collection.open(tmp_path / "out")
-    cut = tmp_path / "out" / ".partial" / "images" / sorted(kept)[0]
-    cut.write_bytes(cut.read_bytes()[:100])  # as a crash of the machine may leave it
-
-    capsys.readouterr()
-    assert len(run(model, tmp_path / "out", images=folder, batch_size=1).images) == 800
-    assert f"{len(kept) - 1} of 50 chunks are done already" in capsys.readouterr().err
-    assert not (tmp_path / "out" / ".partial").exists()
-    run(model, tmp_path / "whole", images=folder, batch_size=1)
-    assert files_of(tmp_path / "out") == files_of(tmp_path / "whole")
-
-
-def test_two_processes_one_of_which_dies_then_write_what_one_does(model, tmp_path):
-    """The other does not hang; two more take up what is done, and every byte is as one process writes it."""
-    folder, out = photos(tmp_path / "in", 800), tmp_path / "out"
-    (folder / "00003.png").write_bytes(b"")
-    running = start(model, folder, out, processes=2)
-    wait_for_chunks(out, 2)
-    children = subprocess.run(["pgrep", "-P", str(running.pid)], capture_output=True, text=True, check=True).stdout
-    begin = time.monotonic()
-    os.kill(int(children.split()[-1]), signal.SIGKILL)
-    running.communicate(timeout=120)
-    assert running.returncode != 0
-    assert time.monotonic() - begin < 60
-    assert not (out / "collection.json").exists()
-
-    output, errors = (again := start(model, folder, out, processes=2)).communicate(timeout=180)
-    assert again.returncode == 0, errors
-    assert errors.count("of 50 chunks are done already") == 1
-    assert [line for line in output.splitlines() if line] == [f"collection: {out} (799 of 800 images)"]
-    run(model, tmp_path / "one", images=folder, batch_size=1)
-    assert files_of(out) == files_of(tmp_path / "one")
-
-
-@pytest.mark.parametrize(
-    ("rank", "fails", "expected"), [(0, [0, 1], ValueError), (1, [0, 1], SystemExit), (0, [1], SystemExit)]
-)
-def test_of_several_processes_one_says_the_error(monkeypatch, rank, fails, expected):
-    def gather(all_failed, failed):
-        assert failed == (rank in fails)
-        all_failed[:] = [r in fails for r in range(2)]
-
-    monkeypatch.setattr("torch.distributed.all_gather_object", gather)
-    among = Processes()
-    among.rank, among.world = rank, 2
-    with pytest.raises(expected):
-        act(among, fails=rank in fails)
-
-
-def act(among: Processes, *, fails: bool) -> None:
-    with among.together():
-        if fails:
-            raise ValueError("what is wrong")
-
-
-def test_memory_holds_a_chunk_not_all(model, tmp_path, monkeypatch):
-    """Rows that pass through at once, while chunks are computed and while they are joined."""
-    largest = 0
-    joined = chunks.Chunk.joined.__func__
-
-    def counted(cls, parts):
-        nonlocal largest
-        chunk = joined(cls, parts)
-        largest = max(largest, len(chunk.points))
-        return chunk
-
-    monkeypatch.setattr(chunks.Chunk, "joined", classmethod(counted))
-    made = run(model, tmp_path / "out", images=photos(tmp_path / "in", 100), batch_size=2)
-    assert len(made.images) == 100
-    assert largest == 32
-
-
 def test_settings_that_are_wrong(model, tmp_path, capsys):
     folder = photos(tmp_path / "in", 1)
     for options, message in (
@@ -489,6 +305,8 @@ def test_settings_that_are_wrong(model, tmp_path, capsys):
         (["--images", str(folder), "--split", "test"], "files and folders have no splits"),
         (["--images", str(folder), "--device", "quantum"], "no device 'quantum'"),
         (["--images", "nothing:here"], "unknown dataset 'nothing'"),
+        (["--images", "nowhere/in"], "neither a folder nor a data set (hyvlm list datasets) called nowhere/in"),
+        (["--images", str(folder / "00000.png")], "00000.png is a file: images are a folder, .tar shards"),
     ):
         assert main(["embed", str(model), *options, "--out", str(tmp_path / "out")]) == 2
         assert message in capsys.readouterr().err

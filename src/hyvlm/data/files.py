@@ -7,7 +7,9 @@ import json
 import logging
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from hyvlm.data.images import load_image
 from hyvlm.types import BadSample, Sample, encodable, reasons
 
 log = logging.getLogger("hyvlm.data")
+
+_quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 
 #: Drops keep this many places as examples.
 MAX_EXAMPLES = 5
@@ -45,13 +49,23 @@ class Drops:
 
     def report(self, name: str) -> None:
         """One warning line that says what is missing, if anything is."""
-        if self.counts:
+        if self.counts and not _quiet.get():
             why = reasons(dict(self.counts.most_common()))
             log.warning("%s: left out: %s; first: %s", name, why, "; ".join(self.examples))
 
     def aside(self) -> str:
         """The counts in brackets, to end a sentence that says that nothing is left; "" if nothing was left out."""
         return f" ({reasons(self.counts)})" if self.counts else ""
+
+
+@contextmanager
+def unreported() -> Iterator[None]:
+    """Within it, data sets say nothing of what they leave out: for callers that report it themselves, or did before."""
+    token = _quiet.set(True)
+    try:
+        yield
+    finally:
+        _quiet.reset(token)
 
 
 def dropped_samples(counts: Mapping[str, int]) -> int:

@@ -6,13 +6,14 @@ is killed loses the chunk it was at.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from hyvlm.types import encodable
 
 PARTIAL = ".partial"
 PLAN = "plan.json"
+LOCK = "lock"
 
 
 @dataclass
@@ -159,12 +161,43 @@ class ChunkStore:
         return self.folder / f"{number:06d}.npz"
 
 
+@contextmanager
+def only_writer(out: Path) -> Iterator[None]:
+    """Keep other runs out of ``out``, which is made; what is empty in the end is removed. A killed run keeps no hold.
+
+    Raises:
+        ValueError: Another run writes there now.
+    """
+    lock = out / PARTIAL / LOCK
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock's, no loader process inherits it
+        except (BlockingIOError, PermissionError):
+            raise ValueError(f"another run is embedding into {out} now: wait for it, or name another folder") from None
+        except OSError:  # the file system has no locks
+            pass
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+            for folder in (lock.parent, out):
+                with suppress(OSError):  # it holds something
+                    folder.rmdir()
+
+
 def read_plan(out: Path, group: str) -> dict[str, Any] | None:
-    """The plan that an unfinished run left; None if there is none."""
+    """The plan that an unfinished run left; None if there is none. Raises ValueError if it is damaged."""
+    file = out / PARTIAL / group / PLAN
     try:
-        return dict(json.loads((out / PARTIAL / group / PLAN).read_text(encoding="utf-8")))
+        plan = dict(json.loads(file.read_text(encoding="utf-8")))
+        if plan.keys() >= {"model", "dtype", "source", "rows"}:
+            return plan
     except FileNotFoundError:
         return None
+    except (ValueError, TypeError):
+        pass
+    raise ValueError(f"{file} is damaged: remove {out / PARTIAL} and embed again")
 
 
 def _write_table(file: Path, chunks: Iterator[Chunk], *, with_texts: bool) -> None:

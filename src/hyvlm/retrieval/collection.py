@@ -27,6 +27,7 @@ from torch import Tensor
 
 import hyvlm
 from hyvlm.data.catalog import SampleSet
+from hyvlm.data.files import unreported
 from hyvlm.data.sets.image_files import open_pictures
 from hyvlm.errors import MissingExtra
 from hyvlm.geometry import Manifold
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 FORMAT = 1
 MANIFEST = "collection.json"
 GROUPS = ("images", "texts")
+#: Entries of a manifest, and what they are.
+_MODEL = {"path": str, "fingerprint": str, "dim": int, "manifold": dict}
+_GROUP = {"count": int, "total": int, "source": dict}
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,12 @@ class Group:
         return np.asarray(self._column("index").to_numpy())
 
     def _column(self, name: str) -> pyarrow.ChunkedArray:
-        return parquet().read_table(self._file, columns=[name])[name]
+        import pyarrow as pa
+
+        try:
+            return parquet().read_table(self._file, columns=[name])[name]
+        except (OSError, KeyError, pa.ArrowException) as error:
+            raise ValueError(f"{self._file} is damaged or has no column {name!r}: embed again") from error
 
 
 class Collection:
@@ -184,7 +193,8 @@ class Collection:
     def _source(self) -> SampleSet:
         source = self.group("images").info["source"]
         try:
-            samples = open_pictures(source["spec"], split=source["split"])
+            with unreported():  # hyvlm embed has said it
+                samples = open_pictures(source["spec"], split=source["split"])
         except (FileNotFoundError, ValueError) as error:
             raise ValueError(f"the images of {self.folder} cannot be found any more: {error}") from error
         if samples.fingerprint != source["fingerprint"]:
@@ -218,14 +228,19 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if version != FORMAT:
         raise ValueError(f"{file} has format version {version}, this hyvlm reads version {FORMAT}: embed again")
     try:
-        complete = {"path", "fingerprint", "dim", "manifold"} <= manifest["model"].keys() and manifest["dtype"]
-        complete = complete and all({"count", "source"} <= info.keys() for info in manifest["groups"].values())
-        unknown = set(manifest["groups"]) - set(GROUPS)
-    except (KeyError, AttributeError, TypeError):
-        complete, unknown = False, set()
-    if not complete or unknown:
+        complete = _has(manifest, {"model": dict, "dtype": str, "groups": dict}) and _has(manifest["model"], _MODEL)
+        complete = complete and manifest["groups"].keys() <= set(GROUPS)
+        for info in manifest["groups"].values() if complete else ():
+            complete = complete and _has(info, _GROUP) and _has(info["source"], {"spec": str, "fingerprint": str})
+    except AttributeError:
+        complete = False
+    if not complete:
         raise ValueError(f"{file} is not the manifest of a collection: an entry is missing or of another kind")
     return dict(manifest)
+
+
+def _has(entries: Any, kinds: dict[str, type]) -> bool:
+    return isinstance(entries, dict) and all(isinstance(entries.get(key), kind) for key, kind in kinds.items())
 
 
 def parquet() -> Any:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import hyvlm
 from hyvlm.data.catalog import SampleSet
-from hyvlm.data.files import MAX_EXAMPLES, dropped_samples
+from hyvlm.data.files import MAX_EXAMPLES, dropped_samples, unreported
 from hyvlm.data.sets.image_files import open_pictures
 from hyvlm.data.text_rows import open_texts
 from hyvlm.data.transforms import Transform, eval_transform
@@ -26,7 +27,7 @@ from hyvlm.evaluation.embed import evaluation_mode, progress
 from hyvlm.evaluation.runner import choose_device
 from hyvlm.files import check_folder, write_text
 from hyvlm.models import DualEncoder, Tokenizer
-from hyvlm.retrieval.chunks import PARTIAL, Chunk, ChunkStore, read_plan
+from hyvlm.retrieval.chunks import PARTIAL, Chunk, ChunkStore, only_writer, read_plan
 from hyvlm.retrieval.collection import FORMAT, GROUPS, MANIFEST, Collection, describe_model, parquet, read_manifest
 from hyvlm.retrieval.processes import Processes, processes
 from hyvlm.types import BadSample, reasons
@@ -71,7 +72,8 @@ def embed(
     Returns:
         The collection; under torchrun in every process.
     Raises:
-        ValueError: A setting is out of range, ``out`` holds something else, or nothing of a source could be used.
+        ValueError: A setting is out of range, ``out`` holds something else or is being written by another run, or
+            nothing of a source could be used.
         FileNotFoundError: There is no such model or source.
         MissingExtra: pyarrow is not installed.
     """
@@ -81,7 +83,7 @@ def embed(
         raise ValueError("say what to embed: images, texts or both")
     parquet()
     out, splits = Path(out), _splits([images, texts], split)
-    with processes() as among:
+    with processes() as among, ExitStack() as alone:
         with among.together():
             check_folder(out, "the collection")
             where = _device(device, among)
@@ -99,6 +101,8 @@ def embed(
                 for group, source in sources.items()
                 if group not in done
             }
+            if among.first and stores:
+                alone.enter_context(only_writer(out))
             missing = {group: store.missing() for group, store in stores.items()}  # before any process writes
         with among.together():
             for group, store in stores.items():
@@ -145,7 +149,9 @@ class ImageSource:
     """Images, read by ``workers`` processes."""
 
     def __init__(self, spec: str, split: str | None, transform: Transform, batch_size: int, workers: int) -> None:
-        self.samples = samples = open_pictures(spec, split=split)
+        with unreported():  # it is said with what cannot be read, in the end
+            samples = open_pictures(spec, split=split)
+        self.samples = samples
         self.name, self.transform, self.batch_size, self.workers = spec, transform, batch_size, workers
         self.identity = {
             "spec": os.path.abspath(spec) if os.path.exists(spec) else spec,

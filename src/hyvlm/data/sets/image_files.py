@@ -19,6 +19,9 @@ from hyvlm.types import Sample
 #: What a data set is asked for, in this order, by who needs its images and nothing else.
 WITH_IMAGES = ("images", "pairs", "labels", "negatives", "masks", "classes")
 
+#: Files that are taken for tables of images and captions without saying so.
+TABLES = (".csv", ".tsv", ".jsonl")
+
 
 class ImageFiles(FileSet):
     """All images below a folder, by the sorted names of folders and files; the key is the path from the folder."""
@@ -113,6 +116,10 @@ def open_pictures(spec: str, *, split: str | None = None) -> SampleSet:
         return ShardImages(expand_shards(location), spec)
     if name not in DATASETS and (Path(spec).is_dir() or spec.lower().endswith(".tar")):
         return open_data(f"images:{spec}", split=split, content="images")
+    if name not in DATASETS and not location and not spec.lower().endswith(TABLES):
+        if Path(spec).exists():
+            raise ValueError(f"{spec} is a file: images are a folder, .tar shards, or NAME:LOCATION of a data set")
+        raise FileNotFoundError(f"there is neither a folder nor a data set (hyvlm list datasets) called {spec}")
     for content in WITH_IMAGES:
         try:
             return open_data(spec, split=split, content=content)
