@@ -276,7 +276,8 @@ class Views:
 
     def rows(self, view: str) -> Tensor:
         """This process's rows of ``view``."""
-        return self.points[view][self.local[GROUP_OF_VIEW[view]]]
+        points, local = self.points[view], self.local[GROUP_OF_VIEW[view]]
+        return points if local == slice(0, len(points)) else points[local]
 
 
 @dataclass

@@ -225,10 +225,18 @@ def test_entailment_in_steps_is_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     objective, manifold = OBJECTIVES["uncha"](), MANIFOLDS["lorentz"]()
     found = []
     for step in (2**19, 8):
-        monkeypatch.setattr("hyvlm.methods.aligned.STEP", step)
+        monkeypatch.setattr("hyvlm.losses.stepwise.STEP", step)
         generator.manual_seed(0)
         rows = [torch.randn(n, 4, generator=generator).requires_grad_() for n in (5, 5, 7, 7)]
         total = objective(manifold, Views.single(*rows, torch.tensor([0, 0, 1, 2, 4, 4, 4]))).total
         found.append([total, *torch.autograd.grad(total, [*rows, manifold.log_c])])
     for whole, in_steps in zip(*found, strict=True):
         torch.testing.assert_close(in_steps, whole)
+
+
+def test_entailment_in_steps_has_no_second_derivative(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyvlm.losses.stepwise.STEP", 8)
+    image, text = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    output = OBJECTIVES["meru"]()(MANIFOLDS["lorentz"](), Views.single(image, text))
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(output.total, image, create_graph=True)

@@ -12,18 +12,19 @@ import math
 import torch
 from torch import Tensor
 
-from hyvlm.geometry.numerics import angle_of, dot, nonzero, norm, rounded_off, safe_sqrt, sinhc, unit
+from hyvlm.geometry.numerics import angle_of, dot, nonzero, norm, rounded_off, safe_sqrt, sinhc, square, unit
 from hyvlm.geometry.pairs import CANCELLED, replace_pairs
 
 
 def time(x: Tensor, c: Tensor) -> Tensor:
     """Time component ``sqrt(1/c + |x|^2)``."""
-    return (1 / c + dot(x, x)).sqrt()
+    return (1 / c + square(x)).sqrt()
 
 
 def time_above_origin(x: Tensor, c: Tensor) -> Tensor:
     """``time(x) - 1/sqrt(c)``, how far the time component exceeds that of the origin, without the subtraction."""
-    return dot(x, x) / (time(x, c) + c.rsqrt())
+    above = square(x)
+    return above / ((1 / c + above).sqrt() + c.rsqrt())
 
 
 def chord_sq(x: Tensor, y: Tensor, c: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from hyvlm.geometry import hyperboloid
 from hyvlm.geometry.euclidean import Euclidean
 from hyvlm.geometry.exterior import exterior_angle
 from hyvlm.geometry.manifold import MANIFOLDS, Manifold, check_pairwise, check_same_dim
-from hyvlm.geometry.numerics import asinhc, dot, full_precision, nonzero, norm, sinhc, unit
+from hyvlm.geometry.numerics import asinhc, full_precision, nonzero, norm, sinhc, square, unit
 
 #: Longest lifted vector in units of the radius of curvature: beyond, squares of the points overflow.
 LIFT_BOUND = {torch.float32: 40.0, torch.float64: 350.0}
@@ -99,11 +99,13 @@ class Lorentz(Manifold):
             Points ``(..., D)``.
         """
         bound = LIFT_BOUND[features.dtype] * self._c(features).rsqrt()
-        largest = nonzero(features.detach().abs().amax(-1, keepdim=True))
-        scaled = features / largest  # the squares of a huge vector would overflow in its norm
-        beyond = norm(scaled.detach()) * largest.squeeze(-1) > bound
+        beyond = norm(features.detach()) > bound  # true, too, where the norm overflows
         self.bounded = beyond.sum()
-        return self.expmap0(torch.where(beyond.unsqueeze(-1), unit(scaled) * bound.unsqueeze(-1), features))
+        if self.bounded:
+            largest = nonzero(features.detach().abs().amax(-1, keepdim=True))
+            shortened = unit(features / largest) * bound.unsqueeze(-1)
+            features = torch.where(beyond.unsqueeze(-1), shortened, features)
+        return self.expmap0(features)
 
     @full_precision
     def expmap0(self, v: Tensor) -> Tensor:
@@ -114,12 +116,12 @@ class Lorentz(Manifold):
         Returns:
             Points ``(..., D)`` at distance ``|v|`` from the origin.
         """
-        return sinhc(self._c(v) * dot(v, v)).unsqueeze(-1) * v
+        return sinhc(self._c(v) * square(v)).unsqueeze(-1) * v
 
     @full_precision
     def logmap0(self, x: Tensor) -> Tensor:
         """Inverse of :meth:`expmap0`: points ``(..., D)`` to tangent vectors at the origin (UNCHA, Eq. 6)."""
-        return asinhc(self._c(x) * dot(x, x)).unsqueeze(-1) * x
+        return asinhc(self._c(x) * square(x)).unsqueeze(-1) * x
 
     @full_precision
     def time(self, x: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 import torch
 from torch import Tensor
@@ -38,9 +38,41 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
     return (x * y).sum(-1)
 
 
+def square(x: Tensor) -> Tensor:
+    """``dot(x, x)``; its gradient takes one pass over ``x``."""
+    found: Tensor = _Square.apply(x)
+    return found
+
+
+class _Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return dot(x, x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return (2 * grad).unsqueeze(-1) * x
+
+
 def norm(x: Tensor) -> Tensor:
-    """Euclidean norm over the last axis; its gradient at zero is zero."""
-    return torch.linalg.vector_norm(x, dim=-1)
+    """Euclidean norm over the last axis; its gradient at zero is zero and takes one pass over ``x``."""
+    found: Tensor = _Norm.apply(x)
+    return found
+
+
+class _Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        found = torch.linalg.vector_norm(x, dim=-1)
+        ctx.save_for_backward(x, found)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        x, found = ctx.saved_tensors
+        return torch.where(found == 0, 0.0, grad / nonzero(found)).unsqueeze(-1) * x
 
 
 def nonzero(x: Tensor) -> Tensor:

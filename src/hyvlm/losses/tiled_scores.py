@@ -279,7 +279,7 @@ def scores_of(manifold: Manifold, x: Tensor, y: Tensor) -> tuple[Scores, Tensor]
             unit = x.new_ones(manifold.factors) if c_of is None else 2 * c_of.rsqrt()
             weights = (unit if manifold.metric == "l1" else unit.square()) / manifold.factors
             return DistanceScores(x, y, c_of, weights, manifold.metric), one
-    return FormulaScores(manifold.similarity, x, y, _leaves(manifold)), one
+    return FormulaScores(manifold.similarity, x, y, leaves_of(manifold)), one
 
 
 def angle_scores_of(manifold: HasAngles, anchors: Tensor, candidates: Tensor, *, at: Modality) -> Scores:
@@ -289,10 +289,11 @@ def angle_scores_of(manifold: HasAngles, anchors: Tensor, candidates: Tensor, *,
         return angle_similarity(manifold, x, y, at=at)
 
     assert isinstance(manifold, nn.Module)
-    return FormulaScores(formula, anchors, candidates, _leaves(manifold))
+    return FormulaScores(formula, anchors, candidates, leaves_of(manifold))
 
 
-def _leaves(module: nn.Module) -> list[Tensor]:
+def leaves_of(module: nn.Module) -> list[Tensor]:
+    """What gradients flow to of a module: parameters, and buffers that ask for them."""
     return [t for t in (*module.parameters(), *module.buffers()) if t.requires_grad]
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hyvlm.geometry.numerics import norm
 from hyvlm.registry import unknown
 
 #: What the uncertainty is a function of: the norm of the space components, or the geodesic distance to the origin.
@@ -38,7 +38,7 @@ def uncertainty(points: Tensor, manifold: nn.Module, measure: str = "norm") -> T
     if measure not in MEASURES:
         raise ValueError(unknown("uncertainty measure", measure, list(MEASURES)))
     if measure == "norm":
-        return F.softplus(-torch.linalg.vector_norm(points, dim=-1))
+        return F.softplus(-norm(points))
     if not isinstance(manifold, HasRadius):
         raise ValueError(f"uncertainty by radius needs a manifold with a radius, {type(manifold).__name__} has none")
     return F.softplus(-manifold.radius(points))

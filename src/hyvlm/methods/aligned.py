@@ -7,21 +7,18 @@ weight is not positive; a mean over queries divides by how many count.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from hyvlm.geometry import HasAngles, Manifold, angle_similarity
-from hyvlm.losses import Scores, angle_scores_of, scores_of
+from hyvlm.losses import Matched, Scores, angle_scores_of, leaves_of, matched_rows, scores_of
 from hyvlm.types import GROUP_OF_VIEW, Views
 
 #: What means and entropies run over: the global batch, or each process's rows, averaged over processes (as released).
 REDUCTIONS = ("global", "per_rank")
-
-#: Numbers an operand in one step of entailment; it stays in a processor's cache.
-STEP = 2**19
 
 OverRows = Literal["mean", "sum"]
 PARENT = "parent "
@@ -91,27 +88,28 @@ class AlignedViews:
     def pairs(self, general: str, specific: str) -> tuple[Tensor, Tensor, str]:
         """Matched points of two views, ``(n, D)`` each, and their group: a part meets the whole that owns it."""
         group = finer_group(general, specific)
-        matched = [
-            self.views.rows(view)
-            if GROUP_OF_VIEW.get(view) == group
-            else self.views.points[view_of(view)].index_select(0, self.rows_to(view, group))
-            for view in (general, specific)
-        ]
-        return matched[0], matched[1], group
+        return self.matched(general, group), self.matched(specific, group), group
+
+    def matched(self, view: str, group: str) -> Tensor:
+        """The point of ``view`` that belongs to each of this process's rows of ``group``, ``(n, D)``."""
+        points, at = self._matched(view, group)
+        return points if at is None else points.index_select(0, at)
+
+    def _matched(self, view: str, group: str) -> Matched:
+        if GROUP_OF_VIEW.get(view) == group:
+            return self.views.rows(view), None
+        return self.views.points[view_of(view)], self.rows_to(view, group)
 
     def entailment(self, loss: nn.Module, general: str, specific: str) -> Tensor:
         """``loss`` of every matched pair, ``(n,)``; computed once for the terms that share it."""
-        return self.once((loss, general, specific), lambda: self._entailment(loss, *self.pairs(general, specific)[:2]))
+        group = finer_group(general, specific)
 
-    def _entailment(self, loss: nn.Module, general: Tensor, specific: Tensor) -> Tensor:
-        """In steps whose intermediate results are computed again for the gradient, so that they take no memory."""
-        step = max(1, STEP // max(general.shape[-1], 1))
-        if len(general) <= step or not torch.is_grad_enabled():
-            return loss(self.manifold, general, specific)
-        steps = zip(general.split(step), specific.split(step), strict=True)
-        return torch.cat(
-            [checkpoint(loss, self.manifold, *part, use_reentrant=False, preserve_rng_state=False) for part in steps]
-        )
+        def compute() -> Tensor:
+            first, second = (self._matched(view, group) for view in (general, specific))
+            parameters = leaves_of(self.manifold) + leaves_of(loss)
+            return matched_rows(partial(loss, self.manifold), first, second, parameters)
+
+        return self.once((loss, general, specific), compute)
 
     def weights(self, group: str) -> Tensor | None:
         """How much each row of the global batch counts, ``(N,)``; None if all count alike."""

@@ -190,7 +190,8 @@ class Calibration:
         return needs_of(self.measure)
 
     def share(self, batch: AlignedViews) -> Tensor:
-        general, _, group = batch.pairs(self.general, self.specific)
+        group = finer_group(self.general, self.specific)
+        general = batch.matched(self.general, group)
         residual = batch.entailment(self.loss, self.general, self.specific)
         u = uncertainty(general, batch.manifold, self.measure)
         rows = calibration_rows(residual, u, eps=self.eps, through_residual=self.through_residual)
