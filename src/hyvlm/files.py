@@ -14,6 +14,11 @@ def write_text(path: Path, text: str) -> None:
     os.replace(draft, path)
 
 
+def user_cache(name: str) -> Path:
+    """``$XDG_CACHE_HOME/hyvlm/NAME``, by default below ``~/.cache``: for what can be made again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hyvlm" / name
+
+
 def check_folder(folder: str | Path, what: str, files: Iterable[str] = ()) -> None:
     """Raise ValueError, naming the path, unless ``folder`` is a writable folder or could be made; it makes none.
 

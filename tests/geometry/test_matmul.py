@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -56,3 +60,45 @@ def test_less_exact_or_slower_is_not_used(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(matmul, "_LESS_EXACT", 0.0)
     assert matmul._measure().library == "default"
     torch.set_float32_matmul_precision("highest")
+
+
+def test_every_process_multiplies_as_the_first_one_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, first = tmp_path / "deeper" / "here.json", MatmulReport("oneDNN", 2.0, 1e-7, 1e-7)
+    monkeypatch.setattr(matmul, "_measured", lambda: first)
+    assert matmul._kept(file) == first
+    monkeypatch.setattr(matmul, "_measured", lambda: MatmulReport("default", 1.0, 1e-7, 1e-7))  # a busy moment
+    assert matmul._kept(file) == first
+    assert [p.name for p in file.parent.iterdir()] == ["here.json"]
+
+
+def test_a_process_that_was_measuring_too_takes_the_other_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, other = tmp_path / "here.json", MatmulReport("oneDNN", 2.0, 1e-7, 1e-7)
+
+    def slow() -> MatmulReport:
+        file.write_text(json.dumps(asdict(other)))
+        return MatmulReport("default", 1.0, 1e-7, 1e-7)
+
+    monkeypatch.setattr(matmul, "_measured", slow)
+    assert matmul._kept(file) == other
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"library": "oneDNN"}'])
+def test_without_a_cache_that_can_be_used_the_measurement_counts(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = MatmulReport("default", 1.0, 1e-7, 1e-7)
+    monkeypatch.setattr(matmul, "_measured", lambda: report)
+    (tmp_path / "damaged.json").write_text(content)
+    assert matmul._kept(tmp_path / "damaged.json") == report
+    assert matmul._kept(tmp_path / "damaged.json" / "below-a-file.json") == report
+
+
+def test_the_library_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    for library in ("default", "oneDNN"):
+        matmul._checked.cache_clear()
+        monkeypatch.setenv(matmul.SWITCH, library)
+        assert matmul_report()["library"] == library
+    monkeypatch.delenv(matmul.SWITCH)
+    matmul._checked.cache_clear()

@@ -90,8 +90,9 @@ def test_features_are_those_of_open_clip(name: str, suffix: str, tmp_path: Path)
     assert tokenizer.context_length == 30
     assert ours.config["manifold"] == {"name": "sphere"}
     assert_same_features(ours, theirs, images(), 1e-6)
-    pixels = images(224)[:1].double()  # 12 layers of float32 would lose 1e-6 each way
-    assert_same_features(ours.double(), theirs.double(), pixels, 1e-9)
+    assert_same_features(ours.double(), theirs.double(), images().double(), 1e-12)
+    normalised = theirs.encode_text(TOKENS, normalize=True)
+    torch.testing.assert_close(ours.encode_text(TOKENS), normalised, rtol=0, atol=1e-12)
 
 
 def test_the_activation_matters_and_comes_with_the_name(tmp_path: Path) -> None:
@@ -114,9 +115,8 @@ def test_a_real_architecture_with_random_weights(monkeypatch: pytest.MonkeyPatch
     assert resolve_model(ours.config["model"]) == PRESETS["open-clip-vit-b-16"]
     assert tokenizer.context_length == 77
     assert repr(preprocess) == "eval_transform(image_size=224, resize='crop')"
-    assert_same_features(
-        ours.double(), theirs.double(), images(224)[:1].double(), 1e-9
-    )  # 12 layers of float32 lose 1e-6 each
+    pixels = images(224)[:1].double()  # 12 layers of float32 would lose 1e-6 each way
+    assert_same_features(ours.double(), theirs.double(), pixels, 1e-9)
 
 
 @pytest.mark.parametrize("name", ["ViT-B-32", "ViT-B-16", "ViT-L-14"])

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import tarfile
@@ -27,6 +26,7 @@ import numpy as np
 
 from hyvlm.data.files import Drops
 from hyvlm.data.images import IMAGE_SUFFIXES
+from hyvlm.files import user_cache
 
 #: Raise it when the index of a shard would come out differently.
 INDEX_VERSION = 1
@@ -93,8 +93,8 @@ def index_shard(path: Path, *, captions: bool = True) -> ShardIndex:
 
 
 def cache_folder() -> Path:
-    """``$XDG_CACHE_HOME/hyvlm/shards``, by default below ``~/.cache``."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hyvlm" / "shards"
+    """Where indices of shards are kept."""
+    return user_cache("shards")
 
 
 def scan_shard(path: Path, *, captions: bool = True) -> ShardIndex:

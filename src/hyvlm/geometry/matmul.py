@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import platform
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from hyvlm.files import user_cache
+
+#: Set this environment variable to "default" or "oneDNN" to choose the library oneself.
+SWITCH = "HYVLM_MATMUL"
 
 #: oneDNN must be this much faster than torch's default (MKL or OpenBLAS), and at most this many times less exact.
 _FASTER, _LESS_EXACT = 1.15, 4.0
@@ -19,7 +29,7 @@ _FASTER, _LESS_EXACT = 1.15, 4.0
 
 @dataclass(frozen=True)
 class MatmulReport:
-    """How two libraries multiply float32 matrices here, measured once a process.
+    """How two libraries multiply float32 matrices here, measured once a machine and kept in the user's cache.
 
     Attributes:
         library: "oneDNN", or "default" where that is not faster or not as exact.
@@ -58,8 +68,55 @@ def matmul_report() -> dict[str, Any]:
 
 
 @cache
-@torch.no_grad()
 def _checked() -> MatmulReport:
+    """What the first process on this machine found: later ones, and those beside it, must multiply as it did.
+
+    Else two runs of one seed could differ in their last bits, when a busy machine hides which library is faster.
+    """
+    measured = _kept(user_cache("matmul") / f"{_machine()}.json")
+    asked = os.environ.get(SWITCH)
+    return replace(measured, library=asked) if asked in ("default", "oneDNN") else measured
+
+
+def _kept(file: Path) -> MatmulReport:
+    """The report in ``file``; if there is none, that of a measurement, which is put there unless another is first."""
+
+    def read() -> MatmulReport | None:
+        try:
+            return MatmulReport(**json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    known = read()
+    if known is not None:
+        return known
+    report = _measured()
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(json.dumps(asdict(report)), encoding="utf-8")
+        os.link(draft, file)  # fails if there is one by now
+    except OSError:
+        return read() or report
+    finally:
+        with suppress(OSError):
+            draft.unlink()
+    return report
+
+
+def _machine() -> str:
+    """A name for the processor and the libraries: homes may be shared by different machines."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    model = next((line for line in lines if line.startswith("model name")), platform.processor())
+    facts = (platform.machine(), model, torch.backends.cpu.get_cpu_capability(), torch.__version__)
+    return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
+
+
+@torch.no_grad()
+def _measured() -> MatmulReport:
     before = torch.get_float32_matmul_precision()
     try:
         with torch.autocast("cpu", enabled=False):
