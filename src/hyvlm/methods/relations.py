@@ -38,8 +38,9 @@ class Term(Protocol):
 
     A term may also have ``scale`` (the inverse temperature it uses), ``loss`` (a module that asks the manifold for
     entailment cones), ``needs`` (what else it asks of the manifold: name to protocol), ``token_views`` (views whose
-    single tokens it needs), ``teacher_views`` (views that a frozen teacher must embed) and ``stat_shares(batch)``
-    (scalars for the log, shares like ``share``).
+    single tokens it needs) with ``midpoints(manifold, views)`` (the one point that it makes of a row's tokens),
+    ``teacher_views`` (views that a frozen teacher must embed) and ``stat_shares(batch)`` (scalars for the log, shares
+    like ``share``).
     """
 
     @property
