@@ -222,7 +222,7 @@ def test_a_folder_that_may_not_be_read(tmp_path):
     photos(folder / "shut", 2)
     (folder / "00001.png").chmod(0)
     (folder / "shut").chmod(0)
-    for parent in (tmp_path, *tmp_path.parents[:2]):
+    for parent in (tmp_path, *(p for p in tmp_path.parents if "pytest-of-" in str(p))):
         parent.chmod(0o755)
     load_image(folder / "00000.png")  # imports what it needs while all of it may be read
     if os.getuid() == 0:

@@ -101,7 +101,7 @@ class Lorentz(Manifold):
         bound = LIFT_BOUND[features.dtype] * self._c(features).rsqrt()
         beyond = norm(features.detach()) > bound  # true, too, where the norm overflows
         self.bounded = beyond.sum()
-        if self.bounded:
+        if torch.compiler.is_exporting() or self.bounded:  # a graph that is exported holds for all that may come
             largest = nonzero(features.detach().abs().amax(-1, keepdim=True))
             shortened = unit(features / largest) * bound.unsqueeze(-1)
             features = torch.where(beyond.unsqueeze(-1), shortened, features)
