@@ -50,7 +50,8 @@ def table(name: str, report: dict[str, Any]) -> str:
     ]
     for r in report["rows"]:
         cells = [number(r[key]) for key in ("ours", "plain", "ratio", "limit", "to_limit")]
-        memory = ["–" if r[key] is None else f"{r[key]:,.0f}" for key in ("peak_mb", "plain_peak_mb")]
+        # below 1 MB the peak is that of loading the libraries, and says nothing
+        memory = [f"{r[key]:,.0f}" if (r[key] or 0) >= 1 else "–" for key in ("peak_mb", "plain_peak_mb")]
         lines.append("| " + " | ".join([r["what"], r["size"], *cells, *memory]) + " |")
     return "\n".join(lines) + "\n"
 
