@@ -6,23 +6,13 @@ import os
 import platform
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from scipy import stats
 
 import hyvlm
-
-
-def processor() -> str:
-    """The processor's name, as Linux knows it; elsewhere what Python says."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+from hyvlm.geometry.matmul import processor
 
 
 def where() -> dict[str, Any]:

@@ -9,7 +9,6 @@ is held against the largest, and carried on to many GPUs by arithmetic. Writes `
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -52,7 +51,6 @@ def one(batch: int, dim: int, parts: int) -> dict[str, float]:
 def rank_work(rank: int, world: int, store: str, out: str) -> None:
     """One of ``world`` processes that share a batch: wall and CPU seconds of its loss."""
     torch.set_num_threads(1)
-    os.environ["NUMBA_NUM_THREADS"] = "1"
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     config = read("uncha-vit-s-16")
     manifold, objective = build_manifold(config.manifold), build_objective(config)

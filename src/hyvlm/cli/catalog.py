@@ -83,13 +83,14 @@ def environment() -> dict[str, Any]:
     """Versions and hardware, as a bug report needs them."""
     import torch
 
-    from hyvlm.geometry.matmul import matmul_report
+    from hyvlm.geometry.matmul import matmul_report, processor
     from hyvlm.losses.tiled_kernels import kernel_report
 
     packages = ["hyvlm", "torch", "torchvision", "timm", "open_clip_torch", "accelerate", "numpy", "pillow"]
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "processor": processor(),
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],

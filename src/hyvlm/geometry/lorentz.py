@@ -101,7 +101,8 @@ class Lorentz(Manifold):
         bound = LIFT_BOUND[features.dtype] * self._c(features).rsqrt()
         beyond = norm(features.detach()) > bound  # true, too, where the norm overflows
         self.bounded = beyond.sum()
-        if torch.compiler.is_exporting() or self.bounded:  # a graph that is exported holds for all that may come
+        # To ask is to wait for a GPU, and a graph that is traced must hold for all that may come.
+        if features.device.type != "cpu" or torch.compiler.is_compiling() or self.bounded:
             largest = nonzero(features.detach().abs().amax(-1, keepdim=True))
             shortened = unit(features / largest) * bound.unsqueeze(-1)
             features = torch.where(beyond.unsqueeze(-1), shortened, features)

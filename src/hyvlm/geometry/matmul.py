@@ -104,14 +104,19 @@ def _kept(file: Path) -> MatmulReport:
     return report
 
 
-def _machine() -> str:
-    """A name for the processor and the libraries: homes may be shared by different machines."""
+def processor() -> str:
+    """The processor's name, as Linux knows it; elsewhere what Python says."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
-    model = next((line for line in lines if line.startswith("model name")), platform.processor())
-    facts = (platform.machine(), model, torch.backends.cpu.get_cpu_capability(), torch.__version__)
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _machine() -> str:
+    """A name for the processor and the libraries: homes may be shared by different machines."""
+    facts = (platform.machine(), processor(), torch.backends.cpu.get_cpu_capability(), torch.__version__)
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
 
 

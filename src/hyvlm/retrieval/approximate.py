@@ -100,10 +100,8 @@ class ApproximateIndex:
             cells = cells_for(count)
             empty, size = library.IndexIVFFlat(library.IndexFlatL2(dim), dim, cells), PART
             sample = np.random.default_rng(0).permutation(count)[: cells * TRAINED_ON]
-            empty.cp.min_points_per_centroid, empty.cp.max_points_per_centroid = (
-                1,
-                TRAINED_ON,
-            )  # a small set is no fault
+            empty.cp.min_points_per_centroid = 1  # a small set is no fault
+            empty.cp.max_points_per_centroid = TRAINED_ON
             empty.cp.niter = ITERATIONS
             empty.train(_vectors(manifold, points[np.sort(sample)], 0))
         parts = []
