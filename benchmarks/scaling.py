@@ -9,6 +9,7 @@ is held against the largest, and carried on to many GPUs by arithmetic. Writes `
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -79,6 +80,7 @@ def rank_work(rank: int, world: int, store: str, out: str) -> None:
 
 def shared(world: int) -> dict[str, float]:
     """The same batch over ``world`` processes."""
+    os.environ |= {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}  # read when the processes load their libraries
     with tempfile.TemporaryDirectory() as folder:
         out = f"{folder}/out.json"
         mp.spawn(rank_work, (world, f"{folder}/store", out), nprocs=world)
