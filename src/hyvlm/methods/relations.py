@@ -87,7 +87,7 @@ class Contrast:
 
     def share(self, batch: AlignedViews) -> Tensor:
         rows, columns = batch.views.rows(self.anchor), batch.views.points[self.candidate]
-        if len(rows) * len(columns) < tiled.FROM:
+        if 0 < len(rows) * len(columns) < tiled.FROM:
             values = contrast_rows(
                 self._similarity(batch) * self._scale(batch).unsqueeze(1),
                 batch.rows_to(self.candidate, GROUP_OF_VIEW[self.anchor]),
